@@ -1,0 +1,1 @@
+"""The built-in prefill and decode engine: plain torch, paged KV, iteration-level batching."""
