@@ -1,0 +1,25 @@
+"""The model side of the built-in engine: files to weights, tokens to logits, logits to text."""
+
+from .config import ModelConfig, RopeScaling
+from .decoder import Decoder, LayerHook, SequenceChunk
+from .detokenizer import Detokenizer, StopMatcher
+from .kv_tensors import KV_DTYPES, KVTensors, block_buffers
+from .load import LoadedModel, load_model
+from .sampling import Sampling, sample
+
+__all__ = [
+    "LoadedModel",
+    "load_model",
+    "ModelConfig",
+    "RopeScaling",
+    "Decoder",
+    "SequenceChunk",
+    "LayerHook",
+    "KVTensors",
+    "KV_DTYPES",
+    "block_buffers",
+    "Sampling",
+    "sample",
+    "Detokenizer",
+    "StopMatcher",
+]
