@@ -2,7 +2,9 @@
 
 EngineError
 ├── ModelError        a model cannot be loaded: names the file, what is wrong and the fix
-└── InvalidRequest    a request's own fault: names the value, the bound and the fix
+├── InvalidRequest    a request's own fault: names the value, the bound and the fix
+├── Overloaded        a bounded queue is full; retry later                            (retryable)
+└── EngineStopped     the engine is shutting down or has failed; ask another worker   (retryable)
 """
 
 from __future__ import annotations
@@ -22,3 +24,13 @@ class ModelError(EngineError):
 
 class InvalidRequest(EngineError):
     code = "invalid_request"
+
+
+class Overloaded(EngineError):
+    code = "overloaded"
+    retryable = True
+
+
+class EngineStopped(EngineError):
+    code = "engine_stopped"
+    retryable = True

@@ -1,0 +1,1 @@
+"""The engine loop: pages, batching, the store, and the thread that runs them."""
