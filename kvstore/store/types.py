@@ -1,0 +1,193 @@
+"""Values that go into and come out of the store's core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, NewType
+
+import msgspec
+
+from moontide.transfer.types import PAGE_BYTES, Instance
+
+from ..errors import InvalidRequest
+from ..types import ReserveStatus
+from ..wire import BlockEntry
+
+OwnerId = NewType("OwnerId", int)
+"""One connection, as the daemon numbers them. What an owner reserved or pinned ends with it."""
+ExtentCallback = Callable[[bool], None]
+"""True: the extent is complete. False: the reservation ended before it was."""
+
+MAX_POOL_ENTRIES = (1 << 32) - 2
+MAX_SEGMENTS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """Sizes of the DRAM tier. `dram_bytes` is rounded down to whole segments; the largest entry is
+    one segment. `protected_ratio` is the share of bytes that slru keeps for entries hit twice;
+    `max_pin_ratio` is the share of the tier that one client may pin."""
+
+    dram_bytes: int
+    segment_bytes: int
+    max_entries: int
+    eviction: Literal["slru", "lru"] = "slru"
+    protected_ratio: float = 0.2
+    max_pin_ratio: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < PAGE_BYTES or self.segment_bytes % PAGE_BYTES:
+            raise InvalidRequest(
+                f"segment_bytes is {self.segment_bytes}; it must be a multiple of {PAGE_BYTES}"
+            )
+        if not 1 <= self.num_segments <= MAX_SEGMENTS:
+            raise InvalidRequest(
+                f"dram_bytes is {self.dram_bytes} with segments of {self.segment_bytes} bytes; "
+                f"a pool has 1..{MAX_SEGMENTS} segments"
+            )
+        if not 1 <= self.max_entries <= MAX_POOL_ENTRIES:
+            raise InvalidRequest(
+                f"max_entries is {self.max_entries}; it must lie in 1..{MAX_POOL_ENTRIES}"
+            )
+        if self.eviction not in ("slru", "lru"):
+            raise InvalidRequest(f"eviction is {self.eviction!r}; known: slru, lru")
+        for name, ratio in (
+            ("protected_ratio", self.protected_ratio),
+            ("max_pin_ratio", self.max_pin_ratio),
+        ):
+            if not 0 <= ratio <= 1:
+                raise InvalidRequest(f"{name} is {ratio}; it must lie in 0..1")
+
+    @property
+    def num_segments(self) -> int:
+        return self.dram_bytes // self.segment_bytes
+
+
+class ReserveResult(NamedTuple):
+    """What one entry of a reserve got. Place fields are 0 unless RESERVED. `writable`: the client
+    may map the segment writable; otherwise it sends the bytes (Write)."""
+
+    status: ReserveStatus
+    slot: int = 0
+    generation: int = 0
+    segment: int = 0
+    offset: int = 0
+    writable: bool = False
+    reason: str = ""
+
+
+class BlocksFound(NamedTuple):
+    """Fields of `wire.BlocksReply`, in its order."""
+
+    blocks: list[list[BlockEntry]]
+    shards: list[bytes]
+    checksums: bytes
+    ticket: bytes = b""
+
+
+class Revocation(NamedTuple):
+    """A granted segment that the pool wants back from a live client."""
+
+    client: Instance
+    segment: int
+
+
+class EvictScope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries an eviction may take; all given conditions must hold. `num_bytes` stops once
+    so much is free; None takes all that match. Pinned entries stay."""
+
+    namespace: bytes | None = None  # digest
+    strings_only: bool = False
+    entries: tuple[bytes, ...] | None = None  # entry ids, or b"k" + block key for all its shards
+    key_prefix: bytes = b""  # of the block key or the string key
+    older_than_s: float | None = None
+    num_bytes: int | None = None
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    entries: int
+    num_bytes: int
+    tokens: int
+
+
+class EntryInfo(msgspec.Struct, frozen=True):
+    """One entry as the admin interface shows it. `key` is `kv:HEX` or `s:PERCENT-ENCODED`."""
+
+    key: str
+    tier: str
+    num_bytes: int
+    namespace: str = ""  # digest, hex
+    shard: str = ""  # packed, hex
+    pins: int = 0
+    idle_s: float = 0.0
+
+
+class EntryPage(msgspec.Struct, frozen=True):
+    entries: list[EntryInfo]
+    cursor: str = ""  # give it back for the next page; empty: that was all
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why an entry is here or not. `state`: committed, reserved, dropped or unknown."""
+
+    key: str
+    state: str
+    reason: str
+
+
+class TierStats(msgspec.Struct, frozen=True):
+    """Sizes in bytes. `used_bytes` is what live entries occupy (committed, reserved, removed but
+    still pinned, quarantined); the counters only grow."""
+
+    capacity_bytes: int = 0
+    used_bytes: int = 0
+    pinned_bytes: int = 0
+    reserved_bytes: int = 0
+    quarantined_bytes: int = 0
+    largest_free_bytes: int = 0
+    entries: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    expirations: int = 0
+    removals: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    corrupt: int = 0
+    disk_errors: int = 0
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Body of `GET /v1/stats`, without what only the daemon knows."""
+
+    instance: str
+    tiers: dict[str, TierStats]
+    pins: int  # pinned entries, each counted once a holder
+    tickets: int  # holders: views and tickets
+    in_flight: int  # reservations
+    quarantined: int  # reservations of vanished writers
+    clients: int  # connections
+    namespaces: int
+    segments: int
+    segments_granted: int
+    segments_orphaned: int
+    segments_free: int
+    refused_puts: int
+    double_releases: int
+    stale_notices: int  # commits, advances, aborts of unknown or finished reservations
+    hbm_blocks: int
+    events_seq: int
+    uptime_s: float
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    """What `audit` counted by walking allocators, catalog, slots and pins, and each difference from
+    the running accounts. Invariant 5 holds when `differences` is empty."""
+
+    differences: list[str]
+    entries: int
+    used_bytes: int
+    pins: int
+    in_flight: int
+    quarantined: int
