@@ -110,11 +110,13 @@ def block_keys(namespace: Namespace, token_ids: TokenIds, *, extra: Extra = ()) 
 
 def _token_array(token_ids: TokenIds) -> NDArray[np.uint32]:
     try:
-        tokens = np.asarray(token_ids, dtype=np.int64)
+        tokens = np.asarray(token_ids)
     except (OverflowError, TypeError, ValueError) as error:
         raise InvalidRequest(f"token ids must be integers in 0..4294967295: {error}") from error
     if tokens.ndim != 1:
         raise InvalidRequest(f"token ids must be one flat sequence; got {tokens.ndim} dimensions")
+    if len(tokens) and tokens.dtype.kind not in "iu":
+        raise InvalidRequest(f"token ids must be integers in 0..4294967295; got {tokens.dtype}")
     if len(tokens) and (tokens.min() < 0 or tokens.max() > 0xFFFFFFFF):
         raise InvalidRequest(
             f"token ids span {tokens.min()}..{tokens.max()}; they must lie in 0..4294967295"
