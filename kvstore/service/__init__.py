@@ -1,1 +1,65 @@
-"""service"""
+"""What every daemon shares: settings, command line, token, logs, HTTP.
+
+Other components import from here. Never imported by client code (it brings aiohttp).
+"""
+
+from .command import CommonSettings, Process, daemon_command, explain_import_error, guarded
+from .http import (
+    DEFAULT_ERRORS,
+    AnyRoute,
+    Auth,
+    Call,
+    ErrorBody,
+    ErrorDetail,
+    ErrorShape,
+    HttpError,
+    HttpServer,
+    Limits,
+    Route,
+    ServerEvent,
+    bind_listener,
+    bound_address,
+    build_app,
+    send_events,
+    wait_for_stop,
+)
+from .logs import configure_logging
+from .secrets import default_token_file, load_or_create_token
+from .settings import Setting, SettingsError, load_settings, load_with_sources, settings_of
+from .values import HostPort, Secret, Size
+
+__all__ = [
+    "AnyRoute",
+    "Auth",
+    "Call",
+    "CommonSettings",
+    "DEFAULT_ERRORS",
+    "ErrorBody",
+    "ErrorDetail",
+    "ErrorShape",
+    "HostPort",
+    "HttpError",
+    "HttpServer",
+    "Limits",
+    "Process",
+    "Route",
+    "Secret",
+    "ServerEvent",
+    "Setting",
+    "SettingsError",
+    "Size",
+    "bind_listener",
+    "bound_address",
+    "build_app",
+    "configure_logging",
+    "daemon_command",
+    "default_token_file",
+    "explain_import_error",
+    "guarded",
+    "load_or_create_token",
+    "load_settings",
+    "load_with_sources",
+    "send_events",
+    "settings_of",
+    "wait_for_stop",
+]

@@ -1,0 +1,53 @@
+"""The `moontide` command. Subcommands come from entry points and are imported only when asked for,
+so help is fast and one component's missing dependency spoils nothing else."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+
+import click
+
+GROUP = "moontide.commands"
+
+_SUMMARIES = {
+    "admin": "Ask a store daemon: stats, blocks, evict, clear, audit …",
+    "conductor": "OpenAI-compatible front end that routes by prefix hit",
+    "demo": "Start everything, send real prompts, print a table",
+    "store": "The store daemon, one a node",
+    "up": "Run a whole cluster on this machine until Ctrl-C",
+    "worker": "The built-in engine: prefill, decode or both",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the entry points of `GROUP`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(metadata.entry_points(group=GROUP).names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = metadata.entry_points(group=GROUP)
+        if cmd_name not in found.names:
+            return None
+        try:
+            command = found[cmd_name].load()
+        except ImportError as error:
+            # Imported here: it brings the HTTP stack, which `moontide --help` does without.
+            from .service import explain_import_error
+
+            click.echo(f"moontide {cmd_name}: {explain_import_error(error)}", err=True)
+            sys.exit(1)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, _SUMMARIES.get(name, "")) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="moontide")
+def main() -> None:
+    """Moontide: a KVCache-centric tiered cache store for LLM serving."""

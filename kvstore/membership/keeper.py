@@ -1,0 +1,99 @@
+"""Keeps one record registered for as long as a daemon runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from ..errors import Conflict, StoreError
+from .records import Membership, Record, Registration
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_TTL_S = 6.0
+
+
+class Keeper:
+    """Renews every third of the TTL, in a thread off the loop; registers again when the lease ended
+    or the membership was wiped. A membership that is away is retried and never ends the daemon."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        record: Record,
+        *,
+        ttl_s: float = DEFAULT_TTL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._membership = membership
+        self._record = record
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._registration: Registration | None = None
+        self._held_until = 0.0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lease surely lives: false before it can have ended, by our own clock."""
+        return self._clock() < self._held_until
+
+    async def start(self) -> None:
+        """Register. Raises Conflict when the name is taken, StoreError when it cannot be done."""
+        await self._register()
+        self._task = asyncio.create_task(self._run(), name="membership-keeper")
+
+    def update(self, record: Record) -> None:
+        """Tell something else from now on; same id and instance."""
+        self._record = record
+        self._registration = None
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Leave. A membership that cannot be reached lets the lease run out."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self._task = None
+        self._held_until = 0.0
+        if self._registration is not None:
+            try:
+                await asyncio.to_thread(self._membership.leave, self._registration)
+            except (StoreError, OSError) as error:
+                _log.warning("membership_leave_failed error=%s", error)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._ttl_s / 3):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            self._changed.clear()
+            try:
+                await self._renew()
+            except (StoreError, OSError) as error:
+                level = logging.ERROR if isinstance(error, Conflict) else logging.WARNING
+                _log.log(level, "membership_renewal_failed id=%s error=%s", self._record.id, error)
+
+    async def _renew(self) -> None:
+        registration = self._registration
+        asked_at = self._clock()
+        if registration is not None and await asyncio.to_thread(
+            self._membership.renew, registration
+        ):
+            self._held_until = asked_at + self._ttl_s
+            return
+        await self._register()
+
+    async def _register(self) -> None:
+        record = self._record
+        asked_at = self._clock()
+        registration = await asyncio.to_thread(self._membership.register, record, self._ttl_s)
+        self._held_until = asked_at + self._ttl_s
+        if record is self._record:
+            self._registration = registration

@@ -1,0 +1,33 @@
+"""Checks of a registration, the same for every kind of membership."""
+
+from __future__ import annotations
+
+from ..errors import Conflict, InvalidRequest
+from .records import MAX_ID_CHARS, Record, kind_of
+
+MAX_TTL_S = 3600.0
+MAX_MEMBERS = 4096
+
+
+def check_registration(record: Record, ttl_s: float) -> None:
+    if not 0 < ttl_s <= MAX_TTL_S:
+        raise InvalidRequest(f"ttl_s={ttl_s!r}: give more than 0 and at most {MAX_TTL_S:g} seconds")
+    if not record.id or len(record.id) > MAX_ID_CHARS or not record.id.isprintable():
+        raise InvalidRequest(
+            f"{kind_of(record)} id {record.id[:MAX_ID_CHARS]!r}: give 1 to {MAX_ID_CHARS} "
+            f"printable characters"
+        )
+    if not record.instance:
+        raise InvalidRequest(f"{kind_of(record)} {record.id}: its record names no instance")
+
+
+def taken(record: Record, holder: Record, remaining_s: float) -> Conflict:
+    return Conflict(
+        f"{kind_of(record)} {record.id!r} is held by instance {holder.instance} for at least "
+        f"{remaining_s:.1f} s more; stop it or choose another id"
+    )
+
+
+def check_room(count: int) -> None:
+    if count >= MAX_MEMBERS:
+        raise InvalidRequest(f"the membership holds {count} members, the most allowed")
