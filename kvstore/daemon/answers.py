@@ -1,0 +1,47 @@
+"""What a request handler tells its session to do next.
+
+Handlers decide and touch the store; the session moves the bytes. A handler returns a plain
+`wire.Reply` or one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..wire import Reply
+from .buffers import PayloadSink
+
+Respond = Callable[[Reply], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A reply with descriptors, or with values sent straight from pool memory. `release` runs when
+    they have left or never will."""
+
+    reply: Reply
+    payload: tuple[memoryview, ...] = ()
+    descriptors: tuple[int, ...] = ()
+    release: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """The request's payload goes to `sink`; `finish` makes the reply once all of it is there."""
+
+    sink: PayloadSink
+    finish: Callable[[], Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Answered later: `start` gets the function to answer with and returns what cancels the wait;
+    after `timeout_s` seconds the answer is `expired`."""
+
+    timeout_s: float
+    start: Callable[[Respond], Callable[[], None]]
+    expired: Reply
+
+
+Answer = Reply | Outgoing | Incoming | Deferred

@@ -1,0 +1,133 @@
+"""Bytes between a connection's socket and its session: the received ones not yet used, and where a
+payload goes.
+
+Neither allocates by what a length field claims: a receive buffer grows only as bytes arrive, and a
+payload is received straight into the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from ..errors import StoreError
+from ..wire import HEADER, MAX_BODY_BYTES
+
+INITIAL_BYTES = 32 << 10
+LARGEST_BYTES = HEADER.size + MAX_BODY_BYTES
+_DRAIN = memoryview(bytearray(64 << 10))
+"""Refused payload is received here and never read."""
+
+
+class ReceiveBuffer:
+    """Received bytes of one connection, used from the front. Grows by doubling while a frame is
+    incomplete, up to the largest frame head, and shrinks once it is empty."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(bytearray(INITIAL_BYTES))
+        self._start = 0
+        self._end = 0
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def room(self) -> memoryview:
+        """Where the next bytes may be received; never empty while a frame is incomplete."""
+        if self._end == len(self._view):
+            self._make_room()
+        return self._view[self._end :]
+
+    def filled(self, num_bytes: int) -> None:
+        """`num_bytes` were received into `room()`."""
+        self._end += num_bytes
+
+    def peek(self, num_bytes: int) -> memoryview:
+        """The next bytes, at most `num_bytes`; valid until the next call of `room`."""
+        return self._view[self._start : min(self._start + num_bytes, self._end)]
+
+    def consume(self, num_bytes: int) -> None:
+        self._start += num_bytes
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._view) > INITIAL_BYTES:
+                self._view = memoryview(bytearray(INITIAL_BYTES))
+
+    def _make_room(self) -> None:
+        used = len(self)
+        if self._start == 0:
+            grown = memoryview(bytearray(min(2 * len(self._view), LARGEST_BYTES)))
+            grown[:used] = self._view
+            self._view = grown
+        else:
+            self._view[:used] = self._view[self._start : self._end]
+        self._start, self._end = 0, used
+
+
+class Piece(NamedTuple):
+    """A run of payload bytes that belongs to one entry's reservation, or to none (`slot` -1)."""
+
+    slot: int
+    generation: int
+    offset: int  # within the entry
+    num_bytes: int
+
+
+class EntryBytes(Protocol):
+    """The part of the store a sink needs: the bytes of a reservation, while it is current."""
+
+    def buffer(self, slot: int, generation: int) -> memoryview: ...
+
+
+class PayloadSink:
+    """Where the payload of one frame goes: piece after piece, straight into the reserved entries.
+
+    A piece whose reservation has ended meanwhile is received and thrown away, so nothing is ever
+    written into space that has a new owner."""
+
+    def __init__(self, store: EntryBytes, pieces: Iterable[Piece]) -> None:
+        self._store = store
+        self._pieces = [piece for piece in pieces if piece.num_bytes]
+        self._index = 0
+        self._done = 0  # bytes of the current piece
+        self.remaining = sum(piece.num_bytes for piece in self._pieces)
+
+    def target(self) -> memoryview:
+        """Where the next bytes go; not empty while any remain. Use it at once: it is checked
+        against the store each time."""
+        piece = self._pieces[self._index]
+        left = piece.num_bytes - self._done
+        if piece.slot >= 0:
+            try:
+                entry = self._store.buffer(piece.slot, piece.generation)
+            except StoreError:
+                self._pieces[self._index] = piece._replace(slot=-1)
+            else:
+                start = piece.offset + self._done
+                return entry[start : start + left]
+        return _DRAIN[:left]
+
+    def filled(self, num_bytes: int) -> None:
+        self.remaining -= num_bytes
+        self._done += num_bytes
+        if self._done == self._pieces[self._index].num_bytes:
+            self._index += 1
+            self._done = 0
+
+    def take(self, buffer: ReceiveBuffer) -> None:
+        """Moves what `buffer` already holds of this payload."""
+        while self.remaining and len(buffer):
+            target = self.target()
+            data = buffer.peek(len(target))
+            target[: len(data)] = data
+            buffer.consume(len(data))
+            self.filled(len(data))
+
+
+def drain(num_bytes: int) -> PayloadSink:
+    """A sink for a payload that nobody wants."""
+    return PayloadSink(_Nothing(), [Piece(-1, 0, 0, num_bytes)])
+
+
+class _Nothing:
+    def buffer(self, slot: int, generation: int) -> memoryview:
+        raise AssertionError("a drained payload has no entry")

@@ -1,0 +1,22 @@
+"""What the daemon counts about its connections (the store counts its own)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+CloseReason = Literal["closed", "malformed", "stalled", "denied", "exited", "error", "shutdown"]
+RefuseReason = Literal["clients", "descriptors"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since start; every key comes from a small closed set."""
+
+    connections: int = 0
+    requests: Counter[str] = field(default_factory=Counter)  # by message type
+    failures: Counter[str] = field(default_factory=Counter)  # by error code
+    closed: Counter[str] = field(default_factory=Counter)  # by CloseReason
+    refused: Counter[str] = field(default_factory=Counter)  # by RefuseReason
+    internal_errors: int = 0

@@ -1,0 +1,142 @@
+"""The first exchange of a connection: who may talk to the store, in which version, and whether it
+shares memory.
+
+Shared memory needs proof, never an address: the connection is a unix socket (descriptors arrive or
+they do not), the client runs under this kernel boot, and its process can be watched for its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from moontide.transfer.types import boot_id
+
+from .. import wire
+from ..errors import AccessDenied, InvalidRequest
+from ..store import OwnerId, Store
+from ..types import Instance
+from .answers import Outgoing
+from .clients import ClientRegistry, Connection
+from .peer import Peer
+
+NONCE_BYTES = 32
+LAYOUT_VERSION = 1
+"""Version of segments and slot table as clients map them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """What the kernel says about a new connection. `nonce` is the challenge a remote one must
+    answer, None on the unix socket, which its file mode guards."""
+
+    pid: int
+    nonce: bytes | None
+
+
+class Gate:
+    """Turns a Hello into a Peer and its Welcome, or refuses it."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        token: str,
+        shared_memory: bool,
+        inline_bytes: int,
+        max_clients: int,
+        stats: Callable[[], bytes],
+    ) -> None:
+        self._store = store
+        self._token = token.encode()
+        self._shared_memory = shared_memory
+        self._inline_bytes = inline_bytes
+        self._stats = stats
+        self._last_owner = 0
+        self.clients = ClientRegistry(loop, limit=max_clients, on_exit=store.client_exited)
+
+    def admit(
+        self, hello: wire.Hello, visitor: Visitor, connection: Connection
+    ) -> tuple[Peer, Outgoing]:
+        """Raises AccessDenied, InvalidRequest (version or client id), Conflict, Busy."""
+        self._check_proof(hello, visitor)
+        version = _common_version(hello)
+        client = _parse_client(hello.client)
+        shared_memory = self._shared_memory and visitor.pid > 0 and hello.boot_id == boot_id()
+        self._last_owner += 1
+        owner = OwnerId(self._last_owner)
+        self.clients.join(client, visitor.pid, owner, connection)
+        self._store.connect(owner, client)
+        if hello.quiesced:
+            self._store.client_quiesced(client)
+        peer = Peer(self._store, owner, client, shared_memory, self._stats, time.monotonic)
+        return peer, self._welcome(version, shared_memory)
+
+    def leave(self, peer: Peer) -> None:
+        """The connection has ended: what it held is given up."""
+        self._store.disconnect(peer.owner, peer.clock())
+        self.clients.leave(peer.client, peer.owner)
+
+    def _check_proof(self, hello: wire.Hello, visitor: Visitor) -> None:
+        if visitor.nonce is None:
+            return
+        expected = prove(self._token, visitor.nonce, hello.client)
+        if not hmac.compare_digest(expected, hello.proof):
+            raise AccessDenied(
+                "the proof does not match this store's token; pass the token of its --token-file"
+            )
+
+    def _welcome(self, version: int, shared_memory: bool) -> Outgoing:
+        store = self._store
+        reply = wire.Welcome(
+            version=version,
+            instance=str(store.instance),
+            boot_id=boot_id(),
+            layout_version=LAYOUT_VERSION,
+            shared_memory=shared_memory,
+            segment_sizes=list(store.segment_sizes),
+            slot_table_bytes=store.slot_table_bytes,
+            inline_bytes=self._inline_bytes,
+            max_entry_bytes=store.settings.segment_bytes,
+        )
+        return Outgoing(reply, descriptors=(store.slot_table_descriptor,) if shared_memory else ())
+
+
+def new_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def prove(token: bytes, nonce: bytes, client: str) -> bytes:
+    """HMAC-SHA256(token, nonce ‖ client id): shows the token without sending it."""
+    return hmac.new(token, nonce + client.encode(), hashlib.sha256).digest()
+
+
+def _common_version(hello: wire.Hello) -> int:
+    version = min(hello.newest_version, wire.WIRE_VERSION)
+    if version < max(hello.oldest_version, wire.OLDEST_VERSION):
+        raise InvalidRequest(
+            f"client speaks wire versions {hello.oldest_version}..{hello.newest_version}, this "
+            f"store {wire.OLDEST_VERSION}..{wire.WIRE_VERSION}; upgrade the older one"
+        )
+    return version
+
+
+def _parse_client(text: str) -> Instance:
+    try:
+        client = Instance.parse(text)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"client id {text[:100]!r} is not NODE/PROCESS/NONCE: {error}"
+        ) from error
+    if len(client.nonce) != 16 or len(text) > 512:
+        raise InvalidRequest(
+            f"client id of {len(text)} characters with a nonce of {len(client.nonce)} bytes; "
+            "at most 512 characters and exactly 16 bytes"
+        )
+    return client

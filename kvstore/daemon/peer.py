@@ -1,0 +1,22 @@
+"""Who is at the other end of a connection: what request handlers act for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..store import OwnerId, Store
+from ..types import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One greeted connection. What it reserves and pins belongs to `owner` and ends with the
+    connection; what it is granted belongs to `client`, the process."""
+
+    store: Store
+    owner: OwnerId
+    client: Instance
+    shared_memory: bool
+    stats: Callable[[], bytes]  # JSON body of GET /v1/stats
+    clock: Callable[[], float]  # monotonic seconds

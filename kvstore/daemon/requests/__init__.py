@@ -1,0 +1,62 @@
+"""What the daemon does for each message: one small function a message type.
+
+A handler takes the peer and the message (and the payload's size, where there is one), acts on the
+store and says what to do next (answers.py). It raises StoreError to refuse; the session turns that
+into a Failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ... import wire
+from ...errors import InvalidRequest
+from ..answers import Answer, Incoming
+from ..peer import Peer
+from . import blocks, entries, segments
+
+_Handler = Callable[[Peer, Any], Answer]
+_PayloadHandler = Callable[[Peer, Any, int], Incoming]
+
+_HANDLERS: dict[type[wire.Request], _Handler] = {
+    wire.Reserve: entries.reserve,
+    wire.Advance: entries.advance,
+    wire.Commit: entries.commit,
+    wire.Abort: entries.abort,
+    wire.Lookup: entries.lookup,
+    wire.Get: entries.get,
+    wire.Read: entries.read,
+    wire.Exists: entries.exists,
+    wire.Remove: entries.remove,
+    wire.Clear: entries.clear,
+    wire.Unpin: entries.unpin,
+    wire.RenewTicket: entries.renew,
+    wire.ReportCorrupt: entries.report_corrupt,
+    wire.OpenNamespace: blocks.open_namespace,
+    wire.ReserveBlocks: blocks.reserve,
+    wire.LookupBlocks: blocks.lookup,
+    wire.AwaitExtent: blocks.await_extent,
+    wire.PublishHbm: blocks.publish_hbm,
+    wire.MapSegment: segments.map_segment,
+    wire.ReleaseSegment: segments.release_segment,
+    wire.GetStats: segments.get_stats,
+}
+_PAYLOAD_HANDLERS: dict[type[wire.Request], _PayloadHandler] = {
+    wire.Put: entries.put,
+    wire.Write: entries.write,
+}
+
+
+def answer(peer: Peer, message: wire.Request, payload_bytes: int) -> Answer:
+    """Acts on `message`. Raises StoreError to refuse it; its payload is then drained."""
+    kind = type(message)
+    handler = _HANDLERS.get(kind)
+    if handler is not None:
+        if payload_bytes:
+            raise InvalidRequest(f"{kind.__name__} takes no payload; got {payload_bytes} bytes")
+        return handler(peer, message)
+    payload_handler = _PAYLOAD_HANDLERS.get(kind)
+    if payload_handler is None:
+        raise InvalidRequest(f"{kind.__name__} is only the first message of a connection")
+    return payload_handler(peer, message, payload_bytes)

@@ -1,0 +1,95 @@
+"""Bounds of what a message may say, checked before the store sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import InvalidRequest
+from ...keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES, BlockKey, EntryId
+from ...layout import SHARD_BYTES, Shard
+from ...wire import MAX_KEYS
+
+MAX_SECONDS = 86400.0
+_KV_ENTRY_BYTES = 1 + BLOCK_KEY_BYTES + SHARD_BYTES
+_MAX_U32 = 0xFFFFFFFF
+_MAX_U64 = 0xFFFFFFFFFFFFFFFF
+
+
+def entry_ids(entries: Sequence[bytes]) -> list[EntryId]:
+    """`entries` as ids of string entries or shards of blocks."""
+    same_length(entries=entries)
+    for entry in entries:
+        kind = entry[:1]
+        if kind == b"s" and 2 <= len(entry) <= 1 + MAX_STRING_KEY_BYTES:
+            continue
+        if kind != b"k" or len(entry) != _KV_ENTRY_BYTES:
+            raise InvalidRequest(
+                f"entry id of {len(entry)} bytes starting with {entry[:8].hex()}; a string entry's "
+                f"is 's' and 1..{MAX_STRING_KEY_BYTES} bytes, a block's 'k' and "
+                f"{_KV_ENTRY_BYTES - 1}"
+            )
+    return [EntryId(entry) for entry in entries]
+
+
+def string_ids(entries: Sequence[bytes]) -> list[EntryId]:
+    """As `entry_ids`, for messages that only write string entries."""
+    for entry in entries:
+        if entry[:1] != b"s":
+            raise InvalidRequest(
+                f"entry id starting with {entry[:8].hex()} is no string entry's; blocks are "
+                "written with ReserveBlocks"
+            )
+    return entry_ids(entries)
+
+
+def block_keys(keys: bytes) -> list[BlockKey]:
+    num_keys, rest = divmod(len(keys), BLOCK_KEY_BYTES)
+    if rest or num_keys > MAX_KEYS:
+        raise InvalidRequest(
+            f"{len(keys)} bytes of block keys; at most {MAX_KEYS} of {BLOCK_KEY_BYTES} bytes each"
+        )
+    return [
+        BlockKey(keys[start : start + BLOCK_KEY_BYTES])
+        for start in range(0, len(keys), BLOCK_KEY_BYTES)
+    ]
+
+
+def shards(packed: Sequence[bytes], num_keys: int) -> list[Shard]:
+    """At least one, and at most MAX_KEYS (block, shard) pairs."""
+    if not packed or len(packed) * max(num_keys, 1) > MAX_KEYS:
+        raise InvalidRequest(
+            f"{num_keys} blocks of {len(packed)} shards; 1..{MAX_KEYS} pairs fit one message"
+        )
+    return [Shard.unpack(shard) for shard in packed]
+
+
+def same_length(**lists: Sequence[object]) -> None:
+    lengths = {name: len(values) for name, values in lists.items()}
+    if len(set(lengths.values())) > 1 or max(lengths.values()) > MAX_KEYS:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InvalidRequest(f"lengths must be equal and at most {MAX_KEYS}; got {told}")
+
+
+def reservations(slots: Sequence[int], generations: Sequence[int]) -> None:
+    same_length(slots=slots, generations=generations)
+    unsigned("slots", slots, _MAX_U32)
+    unsigned("generations", generations, _MAX_U32)
+
+
+def checksums(values: Sequence[int]) -> None:
+    unsigned("checksums", values, _MAX_U64)
+
+
+def unsigned(name: str, values: Sequence[int], bound: int) -> None:
+    if values and not (min(values) >= 0 and max(values) <= bound):
+        raise InvalidRequest(
+            f"{name} span {min(values)}..{max(values)}; they must lie in 0..{bound}"
+        )
+
+
+def seconds(name: str, value: Any, *, least: float = 0.0) -> None:
+    """None passes. NaN does not."""
+    if value is not None and not (math.isfinite(value) and least <= value <= MAX_SECONDS):
+        raise InvalidRequest(f"{name} is {value}; it must lie in {least:g}..{MAX_SECONDS:g}")

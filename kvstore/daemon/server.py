@@ -1,0 +1,125 @@
+"""The daemon's data side: listeners, sessions, and the clock that drives the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+
+from .. import wire
+from ..errors import Busy
+from ..store import Store
+from .counters import Counters
+from .gate import Gate, Visitor, new_nonce
+from .listeners import Acceptor, peer_pid
+from .session import Session
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+TICKS_PER_SWEEP = 10
+GREETING_SECONDS = 10.0
+
+
+class DataServer:
+    """Serves clients over any number of listening sockets, at most `max_clients` connections at
+    once. Lives in one loop, which owns the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        gate: Gate,
+        counters: Counters,
+        max_clients: int,
+        stall_seconds: float,
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._gate = gate
+        self._counters = counters
+        self._max_clients = max_clients
+        self._stall_seconds = stall_seconds
+        self._sessions: set[Session] = set()
+        self._acceptors: list[Acceptor] = []
+        self._ticks = 0
+        self._timer = loop.call_later(TICK_SECONDS, self._tick)
+
+    @property
+    def num_connections(self) -> int:
+        return len(self._sessions)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Takes connections from `listener`, which stays the caller's to close."""
+        self._acceptors.append(
+            Acceptor(
+                listener,
+                loop=self._loop,
+                on_connection=self._take,
+                on_no_descriptors=self._count_no_descriptors,
+            )
+        )
+
+    def close(self) -> None:
+        """Stops taking connections and ends those there are."""
+        self._timer.cancel()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for session in list(self._sessions):
+            session.close("shutdown")
+        self._gate.clients.close()
+
+    def _take(self, connection: socket.socket) -> None:
+        self._counters.connections += 1
+        if len(self._sessions) >= self._max_clients:
+            self._counters.refused["clients"] += 1
+            _refuse(connection, self._max_clients)
+            return
+        local = connection.family == socket.AF_UNIX
+        if not local:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        visitor = Visitor(peer_pid(connection), None) if local else Visitor(0, new_nonce())
+        session = Session(
+            connection,
+            visitor,
+            loop=self._loop,
+            gate=self._gate,
+            counters=self._counters,
+            on_close=self._sessions.discard,
+        )
+        self._sessions.add(session)
+        session.start()
+
+    def _count_no_descriptors(self) -> None:
+        self._counters.refused["descriptors"] += 1
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._store.expire(time.monotonic())
+        for client, segment in self._store.take_revocations():
+            self._gate.clients.revoke(client, segment)
+        self._ticks += 1
+        if self._ticks % TICKS_PER_SWEEP == 0:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drops connections that keep bytes under way without moving any."""
+        now = time.monotonic()
+        for session in list(self._sessions):
+            since = session.stalled_since()
+            limit = self._stall_seconds if session.greeted else GREETING_SECONDS
+            if since is not None and now - since > min(limit, self._stall_seconds):
+                logger.warning("connection stalled peer=%s seconds=%.1f", session, now - since)
+                session.close("stalled")
+
+
+def _refuse(connection: socket.socket, limit: int) -> None:
+    """Says why, as far as the socket takes it at once, and hangs up."""
+    error = Busy(f"{limit} connections are open, the limit; raise --max-clients or retry later")
+    connection.setblocking(False)
+    with connection, contextlib.suppress(OSError):
+        connection.send(wire.encode_frame(wire.Failure(error.code, str(error)), 0))
+        connection.shutdown(socket.SHUT_WR)

@@ -1,0 +1,353 @@
+"""One connection: socket in, frames, answers, socket out. Never blocks, never awaits.
+
+  GREETING ──Hello ok──► SERVING ──eof, malformed bytes, stall, client's end──► CLOSED
+      └──Hello refused: Failure is sent, then──► CLOSING ──sent──► CLOSED
+
+Bounds: a turn takes TURN_SECONDS of the loop before others get theirs; a client that does not read
+its replies is not read from beyond OUTPUT_HIGH bytes; waits are counted. Whatever the connection
+held ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .. import wire
+from ..errors import AccessDenied, Busy, InvalidRequest, StoreError
+from .answers import Answer, Deferred, Incoming, Outgoing
+from .buffers import ReceiveBuffer, drain
+from .counters import CloseReason, Counters
+from .gate import Gate, Visitor
+from .outbox import Outbox
+from .peer import Peer
+from .requests import answer
+
+logger = logging.getLogger(__name__)
+
+TURN_SECONDS = 0.002
+OUTPUT_HIGH = 4 << 20
+MAX_WAITS = 4096
+GREETING_BODY_BYTES = 4096
+
+
+@dataclass(slots=True)
+class _Wait:
+    cancel: Callable[[], None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class Session:
+    """Owns its socket. `on_close` is called exactly once, after everything it held is given up."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        visitor: Visitor,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        gate: Gate,
+        counters: Counters,
+        on_close: Callable[[Session], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._visitor = visitor
+        self._loop = loop
+        self._gate = gate
+        self._counters = counters
+        self._on_close = on_close
+        self._peer: Peer | None = None
+        self._input = ReceiveBuffer()
+        self._output = Outbox()
+        self._incoming: tuple[int, Incoming] | None = None  # request id of the payload under way
+        self._waits: dict[int, _Wait] = {}
+        self._last_wait = 0
+        self._reading = self._writing = False
+        self._turn_due = self._flush_due = False
+        self._closing: CloseReason | None = None  # close with this reason once the output is sent
+        self._closed = False
+        self._progress = self._opened = time.monotonic()
+
+    def start(self) -> None:
+        if self._visitor.nonce is not None:
+            self._reply(0, wire.Challenge(self._visitor.nonce))
+        self._watch_input()
+
+    @property
+    def greeted(self) -> bool:
+        return self._peer is not None
+
+    def stalled_since(self) -> float | None:
+        """When a connection that has bytes under way last moved any; None while it is just idle.
+        One that never said Hello counts from its opening."""
+        if self._peer is None:
+            return self._opened
+        under_way = self._incoming is not None or self._output or len(self._input)
+        return self._progress if under_way else None
+
+    def close(self, reason: CloseReason) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._read_off()
+        self._write_off()
+        for wait in list(self._waits.values()):
+            _cancel(wait)
+        self._waits.clear()
+        self._incoming = None
+        self._output.drop()
+        if self._peer is not None:
+            self._gate.leave(self._peer)
+        self._sock.close()
+        self._counters.closed[reason] += 1
+        self._on_close(self)
+
+    def end(self) -> None:
+        self.close("exited")
+
+    def revoke_segment(self, segment: int) -> None:
+        self._reply(0, wire.RevokeSegment(segment))
+
+    # -- input ------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        """One turn. A request boundary: whatever goes wrong ends this connection, no other."""
+        self._turn_due = False
+        if self._closed:
+            return
+        try:
+            self._take_turn()
+        except InvalidRequest as error:
+            logger.info("malformed bytes peer=%s error=%s", self, error)
+            self.close("malformed")
+        except OSError:
+            self.close("closed")
+        except Exception:  # the boundary of one client's requests
+            logger.exception("request failed peer=%s", self)
+            self._counters.internal_errors += 1
+            self.close("error")
+
+    def _take_turn(self) -> None:
+        end = time.monotonic() + TURN_SECONDS
+        more = True  # the socket may hold more
+        while self._may_read():
+            if time.monotonic() > end:
+                self._continue_soon()
+                break
+            if not self._advance_input():
+                if not more:
+                    break
+                more = self._receive()
+        if not self._closed:
+            self._flush()
+        if not self._closed:
+            self._watch_input()
+
+    def _may_read(self) -> bool:
+        return not self._closed and self._closing is None and self._output.num_bytes < OUTPUT_HIGH
+
+    def _continue_soon(self) -> None:
+        """Another turn after everyone else's: the socket does not report bytes already taken."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._on_readable)
+
+    def _advance_input(self) -> bool:
+        """Uses what was received: true while that makes progress without the socket."""
+        if self._incoming is not None:
+            request_id, incoming = self._incoming
+            incoming.sink.take(self._input)
+            if incoming.sink.remaining:
+                return False
+            self._incoming = None
+            self._finish(request_id, incoming)
+            return True
+        if len(self._input) < wire.HEADER.size:
+            return False
+        header = wire.decode_header(self._input.peek(wire.HEADER.size))
+        self._check(header)
+        head_bytes = wire.HEADER.size + header.body_bytes
+        if len(self._input) < head_bytes:
+            return False
+        message = wire.decode_request(self._input.peek(head_bytes)[wire.HEADER.size :])
+        self._input.consume(head_bytes)
+        self._serve(header, message)
+        return True
+
+    def _receive(self) -> bool:
+        """Reads once from the socket; false when it surely has no more."""
+        sink = self._incoming[1].sink if self._incoming else None
+        target = sink.target() if sink else self._input.room()
+        try:
+            received = self._sock.recv_into(target)
+        except BlockingIOError:
+            return False
+        if not received:
+            self.close("closed")
+            return False
+        self._progress = time.monotonic()
+        if sink:
+            sink.filled(received)
+        else:
+            self._input.filled(received)
+        return received == len(target)
+
+    def _check(self, header: wire.FrameHeader) -> None:
+        if self._peer is None:
+            if header.body_bytes > GREETING_BODY_BYTES or header.payload_bytes:
+                raise InvalidRequest(
+                    f"first frame of {header.body_bytes} + {header.payload_bytes} bytes; "
+                    f"a Hello has at most {GREETING_BODY_BYTES} and no payload"
+                )
+        elif not wire.OLDEST_VERSION <= header.version <= wire.WIRE_VERSION:
+            raise InvalidRequest(f"frame of version {header.version} after a greeting")
+
+    # -- requests ---------------------------------------------------------------------
+
+    def _serve(self, header: wire.FrameHeader, message: wire.Request) -> None:
+        self._counters.requests[type(message).__name__] += 1
+        if self._peer is None:
+            self._greet(header.request_id, message)
+            return
+        try:
+            self._act(header.request_id, answer(self._peer, message, header.payload_bytes))
+        except StoreError as error:
+            failure = self._failure(error)
+            self._act(header.request_id, Incoming(drain(header.payload_bytes), lambda: failure))
+
+    def _finish(self, request_id: int, incoming: Incoming) -> None:
+        try:
+            reply = incoming.finish()
+        except StoreError as error:
+            reply = self._failure(error)
+        self._reply(request_id, reply)
+
+    def _greet(self, request_id: int, message: wire.Request) -> None:
+        if not isinstance(message, wire.Hello):
+            raise InvalidRequest(f"{type(message).__name__} before Hello")
+        try:
+            self._peer, welcome = self._gate.admit(message, self._visitor, self)
+        except StoreError as error:
+            self._reply(request_id, self._failure(error))
+            self._closing = "denied" if isinstance(error, AccessDenied) else "closed"
+        else:
+            self._act(request_id, welcome)
+
+    def _act(self, request_id: int, what: Answer) -> None:
+        if isinstance(what, Incoming):
+            self._incoming = (request_id, what)
+        elif isinstance(what, Outgoing):
+            payload_bytes = sum(map(len, what.payload))
+            self._output.put(
+                wire.encode_frame(what.reply, request_id, payload_bytes),
+                what.payload,
+                descriptors=what.descriptors,
+                on_sent=what.release,
+            )
+        elif isinstance(what, Deferred):
+            self._defer(request_id, what)
+        else:
+            self._reply(request_id, what)
+
+    def _defer(self, request_id: int, deferred: Deferred) -> None:
+        if len(self._waits) >= MAX_WAITS:
+            raise Busy(f"{MAX_WAITS} waits are open on this connection, the limit; retry later")
+        self._last_wait += 1
+        number = self._last_wait  # not the client's id, which may repeat
+        wait = self._waits[number] = _Wait()
+
+        def respond(reply: wire.Reply) -> None:
+            if self._waits.pop(number, None) is not None:
+                _cancel(wait)
+                self._reply(request_id, reply)
+
+        try:
+            cancel = deferred.start(respond)
+        except StoreError:
+            del self._waits[number]
+            raise
+        if number in self._waits:
+            wait.cancel = cancel
+            wait.timer = self._loop.call_later(deferred.timeout_s, respond, deferred.expired)
+
+    def _failure(self, error: StoreError) -> wire.Failure:
+        self._counters.failures[error.code] += 1
+        return wire.Failure(error.code, str(error))
+
+    # -- output -----------------------------------------------------------------------
+
+    def _reply(self, request_id: int, reply: wire.Reply) -> None:
+        self._output.put(wire.encode_frame(reply, request_id))
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._flush_due = False
+        if self._closed:
+            return
+        try:
+            self._flush()
+        except OSError:
+            self.close("closed")
+        if not self._closed:
+            self._watch_input()
+
+    def _flush(self) -> None:
+        """Sends what the socket takes within a turn; the rest when it is writable again."""
+        end = time.monotonic() + TURN_SECONDS
+        try:
+            while self._output and time.monotonic() < end:
+                self._output.send(self._sock)
+                self._progress = time.monotonic()
+        except BlockingIOError:
+            pass
+        if self._output:
+            self._write_on()
+        else:
+            self._write_off()
+            if self._closing is not None:
+                self.close(self._closing)
+
+    # -- the loop's interest in the socket -----------------------------------------------
+
+    def _watch_input(self) -> None:
+        """A client that does not read its replies is not read from."""
+        if not self._may_read():
+            self._read_off()
+            return
+        if not self._reading:
+            self._reading = True
+            self._loop.add_reader(self._sock.fileno(), self._on_readable)
+            if len(self._input):
+                self._continue_soon()
+
+    def _read_off(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _write_on(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._loop.add_writer(self._sock.fileno(), self._on_writable)
+
+    def _write_off(self) -> None:
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._sock.fileno())
+
+    def __str__(self) -> str:
+        return str(self._peer.client) if self._peer else f"pid {self._visitor.pid}"
+
+
+def _cancel(wait: _Wait) -> None:
+    if wait.timer is not None:
+        wait.timer.cancel()
+    if wait.cancel is not None:
+        wait.cancel()
