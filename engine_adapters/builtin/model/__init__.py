@@ -1,11 +1,12 @@
 """The model side of the built-in engine: files to weights, tokens to logits, logits to text."""
 
 from .config import ModelConfig, RopeScaling
-from .decoder import Decoder, LayerHook, SequenceChunk
+from .decoder import Decoder
 from .detokenizer import Detokenizer, StopMatcher
 from .kv_tensors import KV_DTYPES, KVTensors, block_buffers
 from .load import LoadedModel, load_model
 from .sampling import Sampling, sample
+from .step import LayerHook, SequenceChunk
 
 __all__ = [
     "LoadedModel",

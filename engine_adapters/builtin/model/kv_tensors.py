@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from moontide.kernels.paged import gather_pages, scatter_pages
+from moontide.kernels.paged import PagedKV, gather, scatter
 
 from ..errors import InvalidRequest
 from .config import ModelConfig
@@ -62,22 +62,18 @@ class KVTensors:
 
     def gather(self, layer: int, pages: Sequence[int]) -> Tensor:
         """Copies one layer of `pages` out: `[len(pages), kv_heads, 2, page_tokens, head_dim]`."""
-        return gather_pages(
-            self.keys[layer], self.values[layer], self._indices(pages), self.page_tokens
-        )
+        return gather(self._by_page(layer), pages)
 
     def scatter(self, layer: int, pages: Sequence[int], blocks: Tensor) -> None:
         """Writes canonical `blocks` (shaped as `gather` gives them) into `pages` of one layer."""
-        scatter_pages(
-            self.keys[layer], self.values[layer], self._indices(pages), self.page_tokens, blocks
-        )
+        scatter(self._by_page(layer), pages, blocks)
 
-    def _indices(self, pages: Sequence[int]) -> Tensor:
-        return torch.tensor(pages, dtype=torch.long, device=self.keys[0].device)
+    def _by_page(self, layer: int) -> PagedKV:
+        return PagedKV.head_major(self.keys[layer], self.values[layer], self.page_tokens)
 
 
 def block_buffers(blocks: Tensor) -> list[memoryview]:
     """One flat, writable byte view a block over `blocks` (canonical, contiguous, on the host; any
     dtype). The views share the tensor's memory and keep it alive."""
     rows = blocks.view(torch.uint8).numpy().reshape(len(blocks), -1)
-    return [memoryview(row) for row in rows]
+    return [row.data for row in rows]
