@@ -1,0 +1,221 @@
+"""The Conductor's picture of the cluster: members, models, who holds what. Pure: fed by the
+watcher, read by the front end, all on one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from moontide.kvstore.index import Phase, PrefixIndex, PrefixMatch
+from moontide.kvstore.keys import BlockKey
+from moontide.kvstore.membership import Member, StoreRecord, WorkerRecord
+
+from ..errors import ModelUnknown, NoWorker
+from ..routing import Candidate, Exclusion, Snapshot
+from .models import Model, ModelKey
+from .workers import Worker
+
+STALE_SECONDS = 10.0
+"""An event stream that said nothing for so long, not even its keep-alive, counts as silent."""
+MAX_REMEMBERED_MODELS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What bounds a decision."""
+
+    max_queue: int = 256  # requests a worker may have beyond those it runs at once
+    ttft_limit_s: float | None = None
+    token_limit_s: float | None = None
+
+
+@dataclass(slots=True)
+class Store:
+    """A store daemon, and how its event stream is doing."""
+
+    record: StoreRecord
+    heard_at: float | None = None  # last byte of its events, monotonic
+    detail: str = "not connected yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a new membership picture brought; a restarted member ended and started."""
+
+    started_workers: list[Worker]
+    ended_workers: list[Worker]
+    started_stores: list[Store]
+    ended_stores: list[Store]
+
+
+class ClusterView:
+    def __init__(self, index: PrefixIndex, policy: Policy, clock: Callable[[], float]) -> None:
+        self.index = index
+        self.workers: dict[str, Worker] = {}
+        self.stores: dict[str, Store] = {}
+        self.models: dict[ModelKey, Model] = {}
+        self.refused_models: dict[str, str] = {}  # worker id → why its model is not usable
+        self.is_known = False  # the membership was read at least once
+        self._policy = policy
+        self._clock = clock
+        self._remembered: dict[str, None] = {}  # model names ever served, oldest first
+
+    # -- membership -------------------------------------------------------------------
+
+    def update(self, members: Iterable[Member]) -> Changes:
+        """Takes a membership picture in. A record that only changed its words (same instance)
+        goes on with its state."""
+        self.is_known = True
+        workers: dict[str, WorkerRecord] = {}
+        stores: dict[str, StoreRecord] = {}
+        for member in members:
+            if isinstance(member.record, WorkerRecord):
+                workers[member.record.id] = member.record
+            else:
+                stores[member.record.id] = member.record
+        changes = Changes([], [], [], [])
+        self._update_workers(workers, changes)
+        self._update_stores(stores, changes)
+        return changes
+
+    def add_model(self, key: ModelKey, model: Model) -> None:
+        self.models[key] = model
+        self._remembered[key.name] = None
+        if len(self._remembered) > MAX_REMEMBERED_MODELS:
+            del self._remembered[next(iter(self._remembered))]
+
+    def _update_workers(self, records: dict[str, WorkerRecord], changes: Changes) -> None:
+        for worker in list(self.workers.values()):
+            record = records.get(worker.record.id)
+            if record is not None and record.instance == worker.record.instance:
+                worker.record = record
+                continue
+            del self.workers[worker.record.id]
+            self.refused_models.pop(worker.record.id, None)
+            worker.is_gone = True
+            changes.ended_workers.append(worker)
+        for record in records.values():
+            if record.id not in self.workers:
+                worker = self.workers[record.id] = Worker(record, self._clock())
+                changes.started_workers.append(worker)
+        served = {ModelKey.of(record) for record in records.values()}
+        self.models = {key: model for key, model in self.models.items() if key in served}
+
+    def _update_stores(self, records: dict[str, StoreRecord], changes: Changes) -> None:
+        for store in list(self.stores.values()):
+            record = records.get(store.record.id)
+            if record != store.record:
+                del self.stores[store.record.id]
+                self.index.drop_stream(store.record.id)
+                changes.ended_stores.append(store)
+        for record in records.values():
+            if record.id not in self.stores:
+                store = self.stores[record.id] = Store(record)
+                changes.started_stores.append(store)
+
+    # -- questions --------------------------------------------------------------------
+
+    def model_names(self) -> list[str]:
+        """Models that live members serve."""
+        return sorted({worker.record.model for worker in self.workers.values()})
+
+    def model(self, name: str) -> tuple[ModelKey, Model]:
+        """How most of its workers serve `name`. Raises ModelUnknown, naming those there are, and
+        NoWorker where the model is known but nobody can serve it now."""
+        keys = [ModelKey.of(w.record) for w in self.workers.values() if w.record.model == name]
+        usable = [key for key in keys if key in self.models]
+        if usable:
+            best = max(usable, key=lambda key: (usable.count(key), key.namespace))
+            return best, self.models[best]
+        if keys or name in self._remembered or not self.workers:
+            raise NoWorker(
+                f"no worker serves model {name!r} now; registered workers: {len(self.workers)}",
+                retry_after_s=1.0,
+            )
+        raise ModelUnknown(
+            f"model {name!r} does not exist; there are: {', '.join(self.model_names())}",
+            field="model",
+        )
+
+    def snapshot(
+        self, key: ModelKey, prompt_tokens: int, keys: Sequence[BlockKey], tried: frozenset[str]
+    ) -> Snapshot:
+        """Every worker as a decision about this prompt sees it; `tried` are instances."""
+        layout = self.models[key].namespace.layout if key in self.models else None
+        matches = (
+            self.index.longest_prefix(key.namespace, keys, layout) if layout is not None else {}
+        )
+        return Snapshot(
+            prompt_tokens=prompt_tokens,
+            candidates=tuple(
+                self._candidate(worker, key, matches, tried) for worker in self.workers.values()
+            ),
+            ttft_limit_s=self._policy.ttft_limit_s,
+        )
+
+    def has_usable_worker(self) -> bool:
+        return any(self.exclusion(worker) is None for worker in self.workers.values())
+
+    def exclusion(self, worker: Worker) -> Exclusion | None:
+        """Why nothing at all is sent to `worker`, if so."""
+        if worker.record.role == "decode" or worker.record.id in self.refused_models:
+            return Exclusion.MISMATCH
+        if ModelKey.of(worker.record) not in self.models:
+            return Exclusion.NOT_READY
+        return worker.exclusion(
+            max_queue=self._policy.max_queue, token_seconds_limit=self._policy.token_limit_s
+        )
+
+    def hears_events_of(self, worker: Worker) -> bool:
+        """Whether what the worker's node holds is being told: if not, its hits are unknown."""
+        phases = self.index.streams()
+        now = self._clock()
+        return any(
+            store.record.instance == worker.record.store_instance
+            and store.heard_at is not None
+            and now - store.heard_at <= STALE_SECONDS
+            and store.record.id in phases
+            and phases[store.record.id].phase is Phase.LIVE
+            for store in self.stores.values()
+        )
+
+    def _candidate(
+        self,
+        worker: Worker,
+        key: ModelKey,
+        matches: dict[str, PrefixMatch],
+        tried: frozenset[str],
+    ) -> Candidate:
+        record = worker.record
+        excluded = self.exclusion(worker)
+        if record.instance in tried:
+            excluded = Exclusion.TRIED
+        elif ModelKey.of(record) != key:
+            excluded = Exclusion.MISMATCH
+        return Candidate(
+            id=record.id,
+            excluded=excluded,
+            open_requests=worker.open_requests,
+            max_running=record.max_running,
+            pending_tokens=worker.pending_tokens,
+            cached=_cached_tokens(record, matches),
+            speeds=worker.speeds,
+        )
+
+
+def _cached_tokens(record: WorkerRecord, matches: dict[str, PrefixMatch]) -> dict[str, int]:
+    """Leading tokens the worker need not compute: those in its own device cache, then those its
+    node's store holds beyond them."""
+    own = matches.get(record.instance)
+    node = matches.get(record.store_instance)
+    cached: dict[str, int] = {}
+    num_hbm = own.num_blocks if own else 0
+    if num_hbm:
+        cached["hbm"] = num_hbm * record.block_tokens
+    beyond = node.num_blocks - num_hbm if node else 0
+    for tier, count in (node.by_tier if node else {}).items():
+        taken = min(count, max(beyond, 0))
+        if taken:
+            cached[tier] = taken * record.block_tokens
+            beyond -= taken
+    return cached
