@@ -1,1 +1,1 @@
-"""daemon"""
+"""The store daemon: the process around the store's core. Shells, sockets, REST."""

@@ -1,0 +1,304 @@
+"""Routes of the admin interface and what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ...errors import Busy, InvalidRequest
+from ...keys import EntryId
+from ...service import AnyRoute, Auth, Call, HttpError, Route, ServerEvent, send_events
+from ...store import AuditReport, EntryInfo, EntryPage, EvictScope, Explanation, Store
+from ...types import Tier
+from .bodies import (
+    BlockAnswer,
+    BlocksQuery,
+    ClearAnswer,
+    ClearRequest,
+    ConfigAnswer,
+    EvictAnswer,
+    EvictRequest,
+    Health,
+    KeyQuery,
+    RemoveAnswer,
+)
+from .event_stream import kv_events
+from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace
+from .metrics import METRICS_MEDIA, render
+from .report import StoreReport
+
+MAX_EVENT_STREAMS = 64
+PAGE = 1000
+Plain = Call[None, None]
+
+
+class AdminApi:
+    """Answers in the loop that owns the store. `is_ready` says whether work is taken."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: msgspec.Struct,
+        report: Callable[[], StoreReport],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._report = report
+        self._is_ready = is_ready
+        self.num_event_streams = 0
+
+    def routes(self) -> list[AnyRoute]:
+        return [*self._open_routes(), *self._block_routes(), *self._whole_store_routes()]
+
+    def _open_routes(self) -> list[AnyRoute]:
+        return [
+            Route(
+                method="GET",
+                path="/healthz",
+                handler=self._healthz,
+                summary="The process answers",
+                response=Health,
+                auth=Auth.OPEN,
+            ),
+            Route(
+                method="GET",
+                path="/readyz",
+                handler=self._readyz,
+                summary="Work is taken",
+                response=Health,
+                auth=Auth.OPEN,
+            ),
+            Route(
+                method="GET",
+                path="/metrics",
+                handler=self._metrics,
+                summary="Prometheus metrics",
+                media=METRICS_MEDIA,
+                auth=Auth.LOOPBACK,
+            ),
+        ]
+
+    def _block_routes(self) -> list[AnyRoute]:
+        return [
+            Route(
+                method="GET",
+                path="/v1/blocks",
+                handler=self._list_blocks,
+                summary="What is stored, page by page",
+                query=BlocksQuery,
+                response=EntryPage,
+            ),
+            Route(
+                method="GET",
+                path="/v1/blocks/{key:.+}",
+                handler=self._get_block,
+                summary="What is stored under one key",
+                response=BlockAnswer,
+            ),
+            Route(
+                method="DELETE",
+                path="/v1/blocks/{key:.+}",
+                handler=self._remove_block,
+                summary="Remove a string entry, or a block with all its shards",
+                response=RemoveAnswer,
+            ),
+            Route(
+                method="GET",
+                path="/v1/explain",
+                handler=self._explain,
+                summary="Why a key is here or not",
+                query=KeyQuery,
+                response=Explanation,
+            ),
+        ]
+
+    def _whole_store_routes(self) -> list[AnyRoute]:
+        return [
+            Route(
+                method="GET",
+                path="/v1/stats",
+                handler=self._stats,
+                summary="Sizes and counters",
+                response=StoreReport,
+            ),
+            Route(
+                method="POST",
+                path="/v1/evict",
+                handler=self._evict,
+                summary="Drop unpinned entries",
+                request=EvictRequest,
+                response=EvictAnswer,
+            ),
+            Route(
+                method="POST",
+                path="/v1/clear",
+                handler=self._clear,
+                summary="Remove a namespace, all string entries, or everything",
+                request=ClearRequest,
+                response=ClearAnswer,
+            ),
+            Route(
+                method="POST",
+                path="/v1/audit",
+                handler=self._audit,
+                summary="Walk everything and compare with the accounts (stops the store meanwhile)",
+                response=AuditReport,
+            ),
+            Route(
+                method="GET",
+                path="/v1/config",
+                handler=self._config,
+                summary="Settings in force",
+                response=ConfigAnswer,
+            ),
+            Route(
+                method="GET",
+                path="/v1/events",
+                handler=self._events,
+                summary="KV events: a snapshot, then every change",
+                stream=dict[str, Any],
+            ),
+        ]
+
+    # -- liveness ---------------------------------------------------------------------
+
+    async def _healthz(self, call: Plain) -> Health:
+        return Health()
+
+    async def _readyz(self, call: Plain) -> Health:
+        if not self._is_ready():
+            raise HttpError(503, "not_ready", "starting or shutting down", retryable=True)
+        return Health()
+
+    async def _metrics(self, call: Plain) -> bytes:
+        return render(self._report())
+
+    # -- entries ----------------------------------------------------------------------
+
+    async def _list_blocks(self, call: Call[None, BlocksQuery]) -> EntryPage:
+        query = call.query
+        return self._page(
+            parse_namespace(query.namespace),
+            parse_key_prefix(query.key_prefix) if query.key_prefix is not None else None,
+            query.limit,
+            query.cursor,
+        )
+
+    async def _get_block(self, call: Plain) -> BlockAnswer:
+        text = call.path["key"]
+        entries = await self._entries_of(parse_key(text))
+        if not entries:
+            raise HttpError(404, "not_found", f"nothing is stored under {text[:200]}")
+        return BlockAnswer(text, entries)
+
+    async def _remove_block(self, call: Plain) -> RemoveAnswer:
+        key = parse_key(call.path["key"])
+        found = await self._entries_of(key)
+        entries = [EntryId(key.entry_id + bytes.fromhex(entry.shard)) for entry in found]
+        return RemoveAnswer(self._store.remove(entries, time.monotonic()))
+
+    async def _explain(self, call: Call[None, KeyQuery]) -> Explanation:
+        return self._store.explain(EntryId(parse_key(call.query.key).entry_id))
+
+    async def _entries_of(self, key: TextKey) -> list[EntryInfo]:
+        found: list[EntryInfo] = []
+        cursor = ""
+        while True:
+            page = self._page(None if key.is_block else b"", key, PAGE, cursor)
+            found += page.entries
+            cursor = page.cursor
+            if not cursor:
+                return found
+            await asyncio.sleep(0)  # let clients have a turn
+
+    def _page(
+        self, namespace: bytes | None, prefix: TextKey | None, limit: int, cursor: str
+    ) -> EntryPage:
+        """A page may hold less than `limit` and still not be the last: its cursor tells."""
+        if prefix is not None and not prefix.is_block:
+            if namespace:
+                raise InvalidRequest("a string key lies in no namespace: leave namespace out")
+            namespace = b""
+        page = self._store.list_blocks(
+            namespace=namespace,
+            key_prefix=prefix.data if prefix else b"",
+            limit=limit,
+            cursor=cursor,
+            now=time.monotonic(),
+        )
+        if prefix is None or not prefix.is_block:
+            return page
+        blocks = [entry for entry in page.entries if entry.key.startswith("kv:")]
+        return EntryPage(blocks, page.cursor)
+
+    # -- the whole store --------------------------------------------------------------
+
+    async def _stats(self, call: Plain) -> StoreReport:
+        return self._report()
+
+    async def _evict(self, call: Call[EvictRequest, None]) -> EvictAnswer:
+        body = call.body
+        namespace = parse_namespace(body.namespace)
+        prefix = parse_key_prefix(body.key_prefix) if body.key_prefix is not None else None
+        strings_only = namespace == b"" or (prefix is not None and not prefix.is_block)
+        scope = EvictScope(
+            namespace=namespace or None,
+            strings_only=strings_only,
+            entries=None
+            if body.keys is None
+            else tuple(parse_key(key).entry_id for key in body.keys),
+            key_prefix=prefix.data if prefix else b"",
+            older_than_s=body.older_than_s,
+            num_bytes=body.bytes,
+        )
+        evicted = self._store.evict(scope, time.monotonic(), body.dry_run)
+        return EvictAnswer(body.dry_run, {Tier.DRAM.value: evicted})
+
+    async def _clear(self, call: Call[ClearRequest, None]) -> ClearAnswer:
+        namespace = parse_namespace(call.body.namespace)
+        if call.body.dry_run:
+            return ClearAnswer(True, await self._count(namespace))
+        removed = self._store.clear(namespace or None, namespace == b"", time.monotonic())
+        return ClearAnswer(False, removed)
+
+    async def _count(self, namespace: bytes | None) -> int:
+        count, cursor = 0, ""
+        while True:
+            page = self._page(namespace, None, PAGE, cursor)
+            count += len(page.entries)
+            cursor = page.cursor
+            if not cursor:
+                return count
+            await asyncio.sleep(0)
+
+    async def _audit(self, call: Plain) -> AuditReport:
+        return self._store.audit()
+
+    async def _config(self, call: Plain) -> ConfigAnswer:
+        values = msgspec.structs.asdict(self._settings)
+        return ConfigAnswer({name: _as_flag(value) for name, value in values.items()})
+
+    async def _events(self, call: Plain) -> web.StreamResponse:
+        if self.num_event_streams >= MAX_EVENT_STREAMS:
+            raise Busy(f"{MAX_EVENT_STREAMS} event streams are open, the limit; retry later")
+        self.num_event_streams += 1
+        try:
+            return await send_events(call, self._event_source())
+        finally:
+            self.num_event_streams -= 1
+
+    def _event_source(self) -> AsyncIterator[ServerEvent]:
+        return kv_events(self._store.events, str(self._store.instance))
+
+
+def _as_flag(value: object) -> str:
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value)

@@ -1,0 +1,67 @@
+"""Keys as text: `kv:HEX` (16 bytes of block key) and `s:PERCENT-ENCODED` string keys."""
+
+from __future__ import annotations
+
+import binascii
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from ...errors import InvalidRequest
+from ...keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES
+
+NAMESPACE_BYTES = 32
+
+
+class TextKey(NamedTuple):
+    """A parsed key or key prefix."""
+
+    is_block: bool
+    data: bytes
+
+    @property
+    def entry_id(self) -> bytes:
+        """As eviction and explain take it; of a block without its shard: all of them."""
+        return (b"k" if self.is_block else b"s") + self.data
+
+
+def parse_key(text: str) -> TextKey:
+    """Raises InvalidRequest on anything but a whole key."""
+    key = parse_key_prefix(text)
+    if key.is_block and len(key.data) != BLOCK_KEY_BYTES:
+        raise InvalidRequest(
+            f"key {text[:80]!r} has {len(key.data)} bytes; a block key has {BLOCK_KEY_BYTES}"
+        )
+    if not key.data:
+        raise InvalidRequest(f"key {text!r} is empty")
+    return key
+
+
+def parse_key_prefix(text: str) -> TextKey:
+    """Raises InvalidRequest on a prefix that no key can have."""
+    kind, separator, rest = text.partition(":")
+    if not separator or kind not in ("kv", "s"):
+        raise InvalidRequest(f"key {text[:80]!r}: write kv:HEX or s:PERCENT-ENCODED")
+    data = _from_hex(text, rest) if kind == "kv" else unquote_to_bytes(rest)
+    bound = BLOCK_KEY_BYTES if kind == "kv" else MAX_STRING_KEY_BYTES
+    if len(data) > bound:
+        raise InvalidRequest(f"key {text[:80]!r} has {len(data)} bytes; at most {bound}")
+    return TextKey(kind == "kv", data)
+
+
+def parse_namespace(text: str | None) -> bytes | None:
+    """64 hex digits; the empty text selects string entries; None everything."""
+    if not text:
+        return None if text is None else b""
+    digest = _from_hex(text, text)
+    if len(digest) != NAMESPACE_BYTES:
+        raise InvalidRequest(
+            f"namespace {text[:80]!r} has {len(digest)} bytes; a digest has {NAMESPACE_BYTES}"
+        )
+    return digest
+
+
+def _from_hex(text: str, digits: str) -> bytes:
+    try:
+        return binascii.unhexlify(digits)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(f"{text[:80]!r} is not hex digits in pairs") from error

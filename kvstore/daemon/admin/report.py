@@ -1,0 +1,44 @@
+"""The daemon's account of itself: body of `GET /v1/stats` and source of its metrics."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...store import Stats
+from ..counters import Counters
+
+
+class StoreReport(Stats, frozen=True, kw_only=True):
+    """The store's stats and the daemon's own; counters grow from the start of the process."""
+
+    connections: int
+    client_processes: int
+    event_streams: int
+    connections_total: int
+    requests: dict[str, int]  # by message type
+    failures: dict[str, int]  # refused requests, by error code
+    closed: dict[str, int]  # connections, by reason
+    refused: dict[str, int]  # connections, by reason
+    internal_errors: int
+
+
+def make_report(
+    stats: Stats,
+    counters: Counters,
+    *,
+    connections: int,
+    client_processes: int,
+    event_streams: int,
+) -> StoreReport:
+    return StoreReport(
+        **msgspec.structs.asdict(stats),
+        connections=connections,
+        client_processes=client_processes,
+        event_streams=event_streams,
+        connections_total=counters.connections,
+        requests=dict(counters.requests),
+        failures=dict(counters.failures),
+        closed=dict(counters.closed),
+        refused=dict(counters.refused),
+        internal_errors=counters.internal_errors,
+    )

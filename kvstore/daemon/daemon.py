@@ -1,0 +1,193 @@
+"""One store daemon from start to end: what it takes, in which order, and how it gives it back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import resource
+import socket
+import time
+
+import msgspec
+
+from moontide.transfer.types import Instance
+
+from ..membership import Keeper, StoreRecord, open_membership
+from ..service import (
+    HttpServer,
+    Limits,
+    Process,
+    bind_listener,
+    bound_address,
+    build_app,
+    wait_for_stop,
+)
+from ..store import PoolSettings, Store
+from .admin import AdminApi, StoreReport
+from .admin.report import make_report
+from .counters import Counters
+from .data_dir import DataDir, StoreState
+from .gate import Gate
+from .listeners import UnixListener
+from .server import DataServer
+from .settings import StoreSettings
+
+logger = logging.getLogger(__name__)
+
+LEAVE_SECONDS = 3.0
+ADMIN_SHUTDOWN_SECONDS = 2.0
+SPARE_DESCRIPTORS = 256
+"""Beside connections: segments, pidfds of clients, admin connections, files."""
+
+
+class StoreDaemon:
+    """Takes everything at construction, so that a start that cannot work fails before anything is
+    served: the data directory first, then addresses, then memory. `close` gives it back."""
+
+    def __init__(self, settings: StoreSettings, process: Process) -> None:
+        self._settings = settings
+        self._process = process
+        self._token = process.token()
+        self._membership = open_membership(settings.cluster)
+        self._ready = False
+        self._counters = Counters()
+        with contextlib.ExitStack() as stack:
+            self._data_dir = stack.enter_context(contextlib.closing(DataDir(settings.data_dir)))
+            self._unix = stack.enter_context(contextlib.closing(UnixListener(settings.socket_path)))
+            self._tcp = (
+                stack.enter_context(bind_listener(settings.listen))
+                if "tcp" in settings.transports
+                else None
+            )
+            self._admin = stack.enter_context(bind_listener(settings.admin))
+            node = settings.node_id or socket.gethostname()
+            self._store = Store.create(
+                _pool_settings(settings), Instance.new(node), now=time.monotonic()
+            )
+            stack.callback(self._store.close)
+            raise_descriptor_limit(2 * settings.max_clients + SPARE_DESCRIPTORS)
+            self._held = stack.pop_all()
+
+    def close(self) -> None:
+        self._held.close()
+
+    async def serve(self) -> None:
+        """Serves until SIGTERM or SIGINT. Raises Conflict when the node's name is taken."""
+        async with contextlib.AsyncExitStack() as stack:
+            server = self._start_data_server()
+            stack.callback(server.close)
+            admin = await self._start_admin()
+            stack.push_async_callback(admin.close)
+            keeper = Keeper(self._membership, self._record(admin))
+            await keeper.start()
+            stack.push_async_callback(_leave, keeper)
+            self._announce()
+            gc.collect()
+            gc.freeze()  # what is here now stays: the collector need not walk it again
+            signal = await wait_for_stop()
+            self._ready = False
+            logger.info("stopping signal=%s", signal.name)
+
+    def _start_data_server(self) -> DataServer:
+        settings, loop = self._settings, asyncio.get_running_loop()
+        self._gate = Gate(
+            self._store,
+            loop=loop,
+            token=self._token,
+            shared_memory="shm" in settings.transports,
+            inline_bytes=settings.inline,
+            max_clients=settings.max_clients,
+            stats=lambda: msgspec.json.encode(self._report()),
+        )
+        self._server = DataServer(
+            self._store,
+            loop=loop,
+            gate=self._gate,
+            counters=self._counters,
+            max_clients=settings.max_clients,
+            stall_seconds=settings.stall_seconds,
+        )
+        self._server.listen(self._unix.socket)
+        if self._tcp is not None:
+            self._server.listen(self._tcp)
+        return self._server
+
+    async def _start_admin(self) -> HttpServer:
+        self._api = AdminApi(
+            self._store,
+            settings=self._settings,
+            report=self._report,
+            is_ready=lambda: self._ready,
+        )
+        app = build_app(
+            self._api.routes(),
+            title="Moontide store",
+            token=self._token,
+            hosts=self._process.allowed_hosts,
+            limits=Limits(shutdown_seconds=ADMIN_SHUTDOWN_SECONDS),
+        )
+        return await HttpServer.start(app, self._admin)
+
+    def _report(self) -> StoreReport:
+        return make_report(
+            self._store.stats(time.monotonic()),
+            self._counters,
+            connections=self._server.num_connections,
+            client_processes=len(self._gate.clients),
+            event_streams=self._api.num_event_streams,
+        )
+
+    def _record(self, admin: HttpServer) -> StoreRecord:
+        instance = self._store.instance
+        return StoreRecord(
+            id=instance.node,
+            instance=str(instance),
+            admin_url=admin.url,
+            data_address=str(bound_address(self._tcp)) if self._tcp else "",
+            socket=str(self._unix.path),
+        )
+
+    def _announce(self) -> None:
+        state = StoreState(
+            socket=str(self._unix.path),
+            listen=str(bound_address(self._tcp)) if self._tcp else None,
+            admin=str(bound_address(self._admin)),
+            pid=self._store.instance.process,
+            instance=str(self._store.instance),
+        )
+        self._ready = True
+        self._data_dir.publish(state)
+        self._process.report_ready(
+            socket=state.socket, listen=state.listen, admin=state.admin, instance=state.instance
+        )
+
+
+def raise_descriptor_limit(needed: int) -> None:
+    """Lifts the soft limit on open files to `needed`, or as far as the hard limit lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < needed:
+        logger.warning(
+            "descriptor limit low limit=%d wanted=%d fix='ulimit -n' or fewer --max-clients",
+            wanted,
+            needed,
+        )
+
+
+async def _leave(keeper: Keeper) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LEAVE_SECONDS):
+            await keeper.close()
+
+
+def _pool_settings(settings: StoreSettings) -> PoolSettings:
+    return PoolSettings(
+        dram_bytes=settings.dram,
+        segment_bytes=settings.segment,
+        max_entries=settings.max_entries,
+        eviction=settings.eviction,
+    )
