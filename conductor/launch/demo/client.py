@@ -1,0 +1,159 @@
+"""The demo's HTTP client: a plain one, so that what it measures is what any client sees."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from moontide.kvstore.errors import StoreError, StoreUnavailable
+
+from .prompts import Message
+
+_TIMEOUT_SECONDS = 60.0
+T = TypeVar("T")
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What the worker says of one request: where its cached KV came from, and when."""
+
+    cached_by_tier: dict[str, int] = {}
+    bytes_by_tier: dict[str, int] = {}
+    bytes_by_transport: dict[str, int] = {}
+    first_layer_at: float | None = None
+    last_layer_at: float | None = None
+    prefill_end_at: float | None = None
+    recomputed: bool = False
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptDetails = PromptDetails()
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    delta: _Delta
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    moontide: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer, and what a client saw of it. Times are seconds from before the connection was
+    opened."""
+
+    text: str
+    ttft_seconds: float
+    tokens_per_second: float  # after the first token
+    usage: Usage
+    evidence: Evidence
+
+
+def chat(url: str, model: str, messages: list[Message], *, max_tokens: int) -> Reply:
+    """Ask for a greedy, streamed answer. Raises StoreError with the service's own words."""
+    body = {
+        "model": model,
+        "messages": messages,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    started = time.perf_counter()
+    texts: list[str] = []
+    first: float | None = None
+    usage: Usage | None = None
+    evidence = Evidence()
+    with _Exchange(url, "POST", "/v1/chat/completions", body) as exchange:
+        for data in exchange.events():
+            chunk = msgspec.json.decode(data, type=_Chunk)
+            content = "".join(choice.delta.content or "" for choice in chunk.choices)
+            if content and first is None:
+                first = time.perf_counter()
+            texts.append(content)
+            usage = chunk.usage or usage
+            evidence = chunk.moontide or evidence
+    ended = time.perf_counter()
+    if usage is None or first is None:
+        raise StoreUnavailable(f"{url} ended its stream without an answer or without usage")
+    rate = (usage.completion_tokens - 1) / max(ended - first, 1e-9)
+    return Reply("".join(texts), first - started, rate, usage, evidence)
+
+
+def call(url: str, method: str, path: str, kind: type[T], *, token: str | None = None) -> T:
+    """One JSON request without a body of its own; the answer decoded. Raises StoreError."""
+    body: dict[str, object] | None = {} if method == "POST" else None
+    with _Exchange(url, method, path, body, token) as exchange:
+        return msgspec.json.decode(exchange.read(), type=kind)
+
+
+class _Exchange:
+    """One request on a connection of its own."""
+
+    def __init__(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        body: dict[str, object] | None,
+        token: str | None = None,
+    ) -> None:
+        address = urlsplit(url)
+        assert address.hostname is not None
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        self._name = f"{method} {url}{path}"
+        self._connection = http.client.HTTPConnection(
+            address.hostname, address.port, timeout=_TIMEOUT_SECONDS
+        )
+        try:
+            payload = None if body is None else msgspec.json.encode(body)
+            self._connection.request(method, path, payload, headers)
+            self._response = self._connection.getresponse()
+            if self._response.status != 200:
+                answer = self._response.read(4096).decode("utf-8", "replace")
+                raise StoreError(f"{self._name} answered {self._response.status}: {answer}")
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise StoreUnavailable(f"{self._name}: {error}") from error
+
+    def __enter__(self) -> _Exchange:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._connection.close()
+
+    def read(self) -> bytes:
+        return self._response.read()
+
+    def events(self) -> Iterator[bytes]:
+        """The data of each server-sent event until `[DONE]`."""
+        try:
+            for line in self._response:
+                if line.startswith(b"data: "):
+                    data = line[len(b"data: ") :].strip()
+                    if data == b"[DONE]":
+                        return
+                    yield data
+        except (OSError, http.client.HTTPException) as error:
+            raise StoreUnavailable(f"{self._name}: the stream broke: {error}") from error
+        raise StoreUnavailable(f"{self._name}: the stream ended without [DONE]")

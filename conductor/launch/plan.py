@@ -1,0 +1,140 @@
+"""From settings to the processes to start: names, addresses, command lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from moontide.kvstore.errors import InvalidRequest
+
+from .child import ChildSpec
+from .ports import HOST, Ports
+from .settings import UpSettings
+
+_MAX_SOCKET_BYTES = 107
+_COPIES_ONLY = {"OMP_NUM_THREADS": "1"}  # daemons that do no arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    id: str
+    socket: Path
+    listen: str
+    admin: str  # URL
+    data_dir: Path
+    spec: ChildSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    id: str
+    role: Literal["prefill", "decode", "both"]
+    node: str
+    url: str
+    spec: ChildSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ConductorPlan:
+    url: str
+    spec: ChildSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything `up` starts, in the order it starts them: stores, workers, Conductor."""
+
+    run_dir: Path
+    token_file: Path
+    nodes: tuple[NodePlan, ...]
+    workers: tuple[WorkerPlan, ...]
+    conductor: ConductorPlan
+
+    def specs(self) -> list[ChildSpec]:
+        stores = [node.spec for node in self.nodes]
+        return [*stores, *(worker.spec for worker in self.workers), self.conductor.spec]
+
+
+def make_plan(settings: UpSettings, *, run_dir: Path, token_file: Path, ports: Ports) -> Plan:
+    """Raises InvalidRequest when the run directory's path is too long for a socket."""
+    shared = ("--cluster", f"file:{run_dir / 'cluster'}", "--token-file", str(token_file))
+    nodes = tuple(
+        _node(settings, f"node-{index}", pair, run_dir, shared)
+        for index, pair in enumerate(ports.stores)
+    )
+    workers = tuple(
+        _worker(settings, f"worker-{index}", port, nodes[index % len(nodes)], run_dir, shared)
+        for index, port in enumerate(ports.workers)
+    )
+    return Plan(run_dir, token_file, nodes, workers, _conductor(ports.conductor, run_dir, shared))
+
+
+def _node(
+    settings: UpSettings,
+    name: str,
+    ports: tuple[int, int],
+    run_dir: Path,
+    shared: tuple[str, ...],
+) -> NodePlan:
+    socket = run_dir / f"{name}.sock"
+    if len(str(socket).encode()) > _MAX_SOCKET_BYTES:
+        raise InvalidRequest(
+            f"socket path {socket} exceeds {_MAX_SOCKET_BYTES} bytes; give a shorter --run-dir"
+        )
+    data_dir = run_dir / name
+    data, admin = ports
+    arguments = (
+        *("store", "--node-id", name, "--data-dir", str(data_dir), "--socket", str(socket)),
+        *("--listen", f"{HOST}:{data}", "--admin", f"{HOST}:{admin}"),
+        *("--dram", str(settings.dram), "--transports", ",".join(settings.transports)),
+        *shared,
+    )
+    spec = ChildSpec(
+        name,
+        f"store daemon {name} to reserve {settings.dram} of memory",
+        arguments,
+        f"http://{HOST}:{admin}/readyz",
+        run_dir / f"{name}.log",
+        _COPIES_ONLY,
+    )
+    return NodePlan(name, socket, f"{HOST}:{data}", f"http://{HOST}:{admin}", data_dir, spec)
+
+
+def _worker(
+    settings: UpSettings,
+    name: str,
+    port: int,
+    node: NodePlan,
+    run_dir: Path,
+    shared: tuple[str, ...],
+) -> WorkerPlan:
+    arguments = (
+        *("worker", "--id", name, "--listen", f"{HOST}:{port}", "--role", "both"),
+        *("--store", f"unix:{node.socket}", "--model", settings.model),
+        *("--device", settings.device),
+        *shared,
+    )
+    url = f"http://{HOST}:{port}"
+    spec = ChildSpec(
+        name,
+        f"worker {name} to load {settings.model}",
+        arguments,
+        f"{url}/readyz",
+        run_dir / f"{name}.log",
+        {},
+    )
+    return WorkerPlan(name, "both", node.id, url, spec)
+
+
+def _conductor(port: int, run_dir: Path, shared: tuple[str, ...]) -> ConductorPlan:
+    url = f"http://{HOST}:{port}"
+    spec = ChildSpec(
+        "conductor",
+        "the conductor to see a worker",
+        ("conductor", "--listen", f"{HOST}:{port}", *shared),
+        f"{url}/readyz",
+        run_dir / "conductor.log",
+        _COPIES_ONLY,
+    )
+    return ConductorPlan(url, spec)
