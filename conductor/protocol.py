@@ -25,6 +25,11 @@ StopString = Annotated[str, msgspec.Meta(min_length=1)]
 Stops = StopString | Annotated[list[StopString], msgspec.Meta(max_length=MAX_STOPS)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
+CompletionPrompt = Annotated[
+    str | list[str | TokenId | list[TokenId]],
+    msgspec.Meta(description="Text, token ids, or a list of one of these"),
+]
+
 
 class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
@@ -58,10 +63,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[
-        str | list[str | TokenId | list[TokenId]],
-        msgspec.Meta(description="Text, token ids, or a list of one of these"),
-    ]
+    prompt: CompletionPrompt
     best_of: Neutral = None
     echo: Neutral = None
     suffix: Neutral = None

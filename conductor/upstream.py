@@ -127,6 +127,7 @@ class ChunkStream:
             self._take(await self._read())
         data = self._ready.popleft()
         if data == _DONE:
+            await self._read_end()
             return None
         try:
             chunk = _CHUNKS.decode(data)
@@ -145,6 +146,14 @@ class ChunkStream:
     def release(self) -> None:
         """After the last chunk: the connection is kept for the next request."""
         self._response.release()
+
+    async def _read_end(self) -> None:
+        """Take in the end of the body, without which the connection cannot be kept."""
+        try:
+            async with asyncio.timeout(SLICE_SECONDS):
+                await self._response.content.readany()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            self._response.close()
 
     def _take(self, piece: bytes) -> None:
         try:
@@ -175,16 +184,16 @@ class ChunkStream:
 class WorkerCalls:
     """Sessions to all workers. A context manager of the process's life."""
 
-    def __init__(self, token: str, *, connections: int) -> None:
+    def __init__(self, token: str) -> None:
         headers = {"Authorization": f"Bearer {token}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         self._kept = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, limit_per_host=connections),
+            connector=aiohttp.TCPConnector(limit=0),  # bounded by the requests in flight
             headers=headers,
             timeout=timeout,
         )
         self._fresh = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, force_close=True),
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
             headers=headers,
             timeout=timeout,
         )

@@ -54,7 +54,6 @@ class ClusterView:
         self.workers: dict[str, Worker] = {}
         self.stores: dict[str, Store] = {}
         self.models: dict[ModelKey, Model] = {}
-        self.refused_models: dict[str, str] = {}  # worker id → why its model is not usable
         self.is_known = False  # the membership was read at least once
         self._policy = policy
         self._clock = clock
@@ -91,7 +90,6 @@ class ClusterView:
                 worker.record = record
                 continue
             del self.workers[worker.record.id]
-            self.refused_models.pop(worker.record.id, None)
             worker.is_gone = True
             changes.ended_workers.append(worker)
         for record in records.values():
@@ -158,12 +156,19 @@ class ClusterView:
 
     def exclusion(self, worker: Worker) -> Exclusion | None:
         """Why nothing at all is sent to `worker`, if so."""
-        if worker.record.role == "decode" or worker.record.id in self.refused_models:
+        if worker.record.role == "decode" or worker.is_refused:
             return Exclusion.MISMATCH
         if ModelKey.of(worker.record) not in self.models:
             return Exclusion.NOT_READY
         return worker.exclusion(
             max_queue=self._policy.max_queue, token_seconds_limit=self._policy.token_limit_s
+        )
+
+    def is_warm(self) -> bool:
+        """Whether every registered store has told its whole snapshot."""
+        streams = self.index.streams()
+        return self.is_known and all(
+            name in streams and streams[name].phase is Phase.LIVE for name in self.stores
         )
 
     def hears_events_of(self, worker: Worker) -> bool:

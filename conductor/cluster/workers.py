@@ -34,6 +34,8 @@ class Worker:
         self.detail = "not checked yet"
         self.speeds = Speeds()
         self.is_gone = False  # left the membership
+        self.is_refused = False  # what it tells of its model contradicts its record
+        self.model_problem = ""
         self._failures = 0
         self.last_token = now  # when it last gave anybody one
         self._last_answer = now  # to a check

@@ -1,0 +1,115 @@
+"""One store daemon's KV events into the index: subscribe, follow, and on any gap or loss subscribe
+anew, with a growing pause between tries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+import aiohttp
+import msgspec
+
+from moontide.kvstore.errors import InvalidRequest
+from moontide.kvstore.events import KvEvent, SnapshotBegin
+from moontide.kvstore.index import PrefixIndex, StreamStatus
+
+from ..sse import Event, EventParser, EventTooLarge
+from ..upstream import CallFailed, WorkerCalls
+from .view import STALE_SECONDS, Store
+
+_log = logging.getLogger(__name__)
+FIRST_PAUSE_SECONDS = 0.2
+LAST_PAUSE_SECONDS = 5.0
+EVENTS_A_TURN = 200
+"""Events taken in before other work of the loop gets a turn."""
+
+_SNAPSHOTS = msgspec.json.Decoder(SnapshotBegin)
+_EVENTS = msgspec.json.Decoder(KvEvent)
+
+
+class _Live(msgspec.Struct, frozen=True):
+    seq: int
+
+
+_LIVES = msgspec.json.Decoder(_Live)
+
+
+class _Broken(Exception):
+    """The stream cannot be followed further; the text says why."""
+
+
+class Subscription:
+    """Runs until cancelled; never raises."""
+
+    def __init__(self, store: Store, index: PrefixIndex, calls: WorkerCalls) -> None:
+        self._store = store
+        self._index = index
+        self._calls = calls
+        self._rng = random.Random(store.record.instance)  # jitter only
+
+    async def run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            started = time.monotonic()
+            try:
+                await self._follow()
+            except (CallFailed, _Broken, TimeoutError, aiohttp.ClientError, OSError) as error:
+                self._store.detail = str(error) or f"silent for {STALE_SECONDS:g} s"
+            except Exception:  # noqa: BLE001 - the task boundary
+                self._store.detail = "an error of ours; see the log"
+                _log.exception("event_stream_failed store=%s", self._store.record.id)
+            if time.monotonic() - started > LAST_PAUSE_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            _log.warning(
+                "event_stream_ended store=%s detail=%s", self._store.record.id, self._store.detail
+            )
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+    async def _follow(self) -> None:
+        response = await self._calls.events(f"{self._store.record.admin_url}/v1/events")
+        parser = EventParser()
+        try:
+            while True:
+                async with asyncio.timeout(STALE_SECONDS):
+                    piece = await response.content.readany()
+                if not piece:
+                    raise _Broken("the store ended its event stream")
+                self._store.heard_at = time.monotonic()
+                for number, event in enumerate(parser.feed(piece), start=1):
+                    self._take(event)
+                    if number % EVENTS_A_TURN == 0:
+                        await asyncio.sleep(0)
+        except EventTooLarge as error:
+            raise _Broken(str(error)) from error
+        finally:
+            response.close()
+
+    def _take(self, event: Event) -> None:
+        name = self._store.record.id
+        try:
+            if event.name == "snapshot":
+                self._begin(_SNAPSHOTS.decode(event.data))
+                return
+            if event.name == "live":
+                status = self._index.live(name, _LIVES.decode(event.data).seq)
+                self._store.detail = "live"
+            elif event.name == "kv":
+                status = self._index.apply(name, _EVENTS.decode(event.data))
+            else:
+                return  # a newer store may tell more
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidRequest) as error:
+            raise _Broken(f"malformed event: {error}") from error
+        if status is StreamStatus.RESYNC:
+            raise _Broken("a sequence number is not the expected one: resync")
+
+    def _begin(self, snapshot: SnapshotBegin) -> None:
+        record = self._store.record
+        if snapshot.source != record.instance:
+            raise _Broken(
+                f"registered instance {record.instance} and events are of {snapshot.source}"
+            )
+        self._index.begin(record.id, snapshot)
+        self._store.detail = "reading the snapshot"

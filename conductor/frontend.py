@@ -1,0 +1,199 @@
+"""`/v1/completions` and `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from moontide.kvstore.service import Call, HttpError, ServerEvent, send_events
+
+from .cluster.models import Model, ModelKey
+from .cluster.view import ClusterView
+from .errors import Overloaded, WorkerFailed, openai_error
+from .generation import Generation, from_chat, from_completion
+from .metrics import Metrics
+from .protocol import ChatRequest, CompletionRequest
+from .relay import Answer, Job, Relay
+from .replies import (
+    ChatReplies,
+    CompletionReplies,
+    Evidence,
+    Gathered,
+    Replies,
+    Shape,
+    gather,
+    now_seconds,
+)
+from .tokenising import Tokenised, TokeniserPool
+
+_log = logging.getLogger(__name__)
+MAX_REQUEST_ID_CHARS = 128
+KEEP_ALIVE_SECONDS = 15.0
+WRITE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request checked, tokenised and ready to be routed."""
+
+    key: ModelKey
+    model: Model
+    generation: Generation
+    prompt: Tokenised
+
+
+class FrontEnd:
+    """Answers generation requests, at most `max_in_flight` at once."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        relay: Relay,
+        pool: TokeniserPool,
+        metrics: Metrics,
+        *,
+        max_in_flight: int,
+    ) -> None:
+        self._view = view
+        self._relay = relay
+        self._pool = pool
+        self._metrics = metrics
+        self._max_in_flight = max_in_flight
+        self.in_flight = 0
+
+    async def completions(self, call: Call[CompletionRequest, None]) -> object:
+        return await self._answer(call, "completions", "cmpl", from_completion, CompletionReplies)
+
+    async def chat(self, call: Call[ChatRequest, None]) -> object:
+        return await self._answer(call, "chat", "chatcmpl", from_chat, ChatReplies)
+
+    async def prepare(self, generation: Generation) -> Prepared:
+        """Raises BadRequest, ModelUnknown, NoWorker, Overloaded."""
+        key, model = self._view.model(generation.request.model)
+        started = time.monotonic()
+        prompt = await self._pool.tokenise(generation, model)
+        self._metrics.tokenise.observe(time.monotonic() - started)
+        return Prepared(key, model, generation, prompt)
+
+    async def _answer(
+        self,
+        call: Call[Any, None],
+        endpoint: str,
+        id_prefix: str,
+        check: Callable[[Any], Generation],
+        replies_of: Callable[[Shape], Replies],
+    ) -> object:
+        """Counts the request while it is open, and how it ended."""
+        arrived_at = time.monotonic()
+        result = "aborted"
+        if self.in_flight >= self._max_in_flight:
+            self._metrics.requests.labels(endpoint=endpoint, result="refused").inc()
+            raise Overloaded(
+                f"{self.in_flight} requests are being answered, the most allowed", retry_after_s=1.0
+            )
+        self.in_flight += 1
+        try:
+            prepared = await self.prepare(check(call.body))
+            job = Job(
+                request_id=_request_id(call.http, id_prefix),
+                model=prepared.key,
+                prompt=prepared.prompt,
+                body=prepared.generation.body(prepared.model, prepared.prompt.token_ids),
+                arrived_at=arrived_at,
+            )
+            shape = Shape(
+                id=job.request_id if job.request_id.startswith(id_prefix) else _new_id(id_prefix),
+                model=prepared.model.name,
+                created=now_seconds(),
+                includes_usage=prepared.generation.includes_usage,
+                gives_token_ids=prepared.generation.request.return_token_ids,
+            )
+            async with self._relay.answer(job) as answer:
+                if prepared.generation.streams:
+                    response = await _stream(call, answer, replies_of(shape))
+                else:
+                    response = await _plain(answer, replies_of(shape), shape)
+            result = "ok" if answer.is_complete else "cut"
+            return response
+        except HttpError as error:
+            result = "refused" if error.status < 500 else "failed"
+            raise
+        finally:
+            self.in_flight -= 1
+            self._metrics.requests.labels(endpoint=endpoint, result=result).inc()
+
+
+async def _plain(answer: Answer, replies: Replies, shape: Shape) -> web.Response:
+    gathered = Gathered()
+    async for chunk in answer.chunks():
+        gather(gathered, chunk, shape)
+    if answer.usage is None or gathered.finish_reason is None:
+        raise WorkerFailed("the worker ended its answer without a usage or a finish reason")
+    whole = replies.whole(gathered, answer.usage, _evidence(answer))
+    cached = str(answer.usage.prompt_tokens_details.cached_tokens)
+    return web.Response(
+        body=msgspec.json.encode(whole),
+        content_type="application/json",
+        headers=_headers(answer) | {"X-Moontide-Cached-Tokens": cached},
+    )
+
+
+async def _stream(call: Call[Any, None], answer: Answer, replies: Replies) -> web.StreamResponse:
+    return await send_events(
+        call,
+        _events(answer, replies),
+        keep_alive_seconds=KEEP_ALIVE_SECONDS,
+        write_seconds=WRITE_SECONDS,
+        headers=_headers(answer),
+    )
+
+
+async def _events(answer: Answer, replies: Replies) -> AsyncIterator[ServerEvent]:
+    """Ends with `[DONE]`, or, where the worker fails in the middle, with an error event."""
+    try:
+        async for chunk in answer.chunks():
+            for choice in chunk.choices:
+                for part in replies.chunk(choice):
+                    yield ServerEvent(msgspec.json.encode(part))
+        if answer.usage is not None:
+            for part in replies.end(answer.usage, _evidence(answer)):
+                yield ServerEvent(msgspec.json.encode(part))
+    except HttpError as error:
+        _log.warning("stream_cut request=%s error=%s", answer.job.request_id, error)
+        yield ServerEvent(msgspec.json.encode(openai_error(error)))
+        return
+    yield ServerEvent(b"[DONE]")
+
+
+def _headers(answer: Answer) -> dict[str, str]:
+    choice = answer.choice
+    return {
+        "X-Request-Id": answer.job.request_id,
+        "X-Moontide-Worker": choice.worker,
+        "X-Moontide-Reason": choice.reason,
+        "X-Moontide-Predicted-Cached-Tokens": str(choice.cached_tokens),
+        "X-Moontide-Attempts": str(answer.attempts),
+    }
+
+
+def _evidence(answer: Answer) -> Evidence:
+    return msgspec.UNSET if answer.last is None else answer.last.moontide
+
+
+def _request_id(request: web.Request, prefix: str) -> str:
+    """The client's own id when it is printable and short, else a new one. It only labels logs."""
+    given = request.headers.get("X-Request-Id", "")
+    if 0 < len(given) <= MAX_REQUEST_ID_CHARS and given.isascii() and given.isprintable():
+        return given
+    return _new_id(prefix)
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex}"
