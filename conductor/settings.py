@@ -7,10 +7,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.service import HostPort, Size
 
 
 class ConductorSettings(Struct, frozen=True, kw_only=True):
+    """One Conductor. Raises InvalidRequest for a membership that cannot have members."""
+
     cluster: Annotated[
         str, Meta(description="Membership to find workers and stores in: file:DIRECTORY")
     ]
@@ -68,3 +71,9 @@ class ConductorSettings(Struct, frozen=True, kw_only=True):
     token_timeout: Annotated[
         float, Meta(gt=0, description="Seconds a stream waits for its next token")
     ] = 60.0
+
+    def __post_init__(self) -> None:
+        if self.cluster == "memory":
+            raise InvalidRequest(
+                "cluster is memory, in which no other process can register: give file:DIRECTORY"
+            )

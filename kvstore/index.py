@@ -35,6 +35,8 @@ MAX_MASKS = 65536
 MAX_LOCATIONS = 65536
 """Most (stream, namespace, instance, tier) combinations."""
 
+WHOLE = b""
+"""Stands for the shard where an event names a block without one."""
 TIER_ORDER = ("hbm", "dram", "nvme")
 """Warmest first: a block held in several tiers counts for the warmest."""
 
@@ -324,9 +326,11 @@ class PrefixIndex:
     ) -> bool:
         """Do the shards of `mask` together cover the layout? Few masks exist: the answer is
         kept in `answers`."""
-        bits = self._shards[namespace]
-        stored = [Shard.unpack(shard) for shard, bit in bits.items() if mask & bit]
-        complete = all(reshard(layout, 1, stored, shard) is not None for shard in layout.whole())
+        packed = [shard for shard, bit in self._shards[namespace].items() if mask & bit]
+        complete = WHOLE in packed
+        if not complete:
+            stored = list(map(Shard.unpack, packed))
+            complete = all(reshard(layout, 1, stored, part) is not None for part in layout.whole())
         if len(answers) >= MAX_MASKS:
             answers.clear()
         answers[mask] = complete
@@ -338,6 +342,8 @@ def _warmth(tier: str) -> int:
 
 
 def _is_shard(data: bytes) -> bool:
+    if data == WHOLE:
+        return True
     try:
         Shard.unpack(data)
     except InvalidRequest:
@@ -350,11 +356,13 @@ def _is_string(entry: str) -> bool:
 
 
 def _split_entry(entry: str) -> tuple[bytes, bytes]:
-    """(block key, packed shard) of a KV entry id in hex."""
+    """(block key, packed shard) of a KV entry id in hex; an id without a shard is the whole block,
+    as engines tell it of their device caches."""
     try:
         data = bytes.fromhex(entry)
     except ValueError as error:
         raise InvalidRequest(f"event names entry {entry[:60]!r}, which is not hex") from error
-    if len(data) != 1 + BLOCK_KEY_BYTES + SHARD_BYTES or data[:1] != b"k":
+    sizes = (1 + BLOCK_KEY_BYTES, 1 + BLOCK_KEY_BYTES + SHARD_BYTES)
+    if len(data) not in sizes or data[:1] != b"k":
         raise InvalidRequest(f"event names entry {entry[:60]!r}, which is not a KV entry id")
     return data[1 : 1 + BLOCK_KEY_BYTES], data[1 + BLOCK_KEY_BYTES :]

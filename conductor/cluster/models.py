@@ -51,7 +51,6 @@ class ModelDocument(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     bos_token: str | None = None
     eos_token: str | None = None
-    add_bos_token: bool = False
     digest: str
     context_tokens: int
     block_tokens: int
@@ -70,13 +69,11 @@ class Model:
     namespace: Namespace
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    bos_token: str | None  # put before raw text, where the model wants that
 
     def encode_text(self, text: str) -> list[int]:
         """Raw text, with what the tokenizer itself adds, as the worker would encode it."""
         ids: list[int] = self.tokenizer.encode(text).ids
-        bos = self.tokenizer.token_to_id(self.bos_token) if self.bos_token else None
-        return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+        return ids
 
     def encode_rendered(self, text: str) -> list[int]:
         """Text of a chat template, which writes all special tokens itself."""
@@ -130,7 +127,6 @@ def load_model(data: bytes, record: WorkerRecord) -> Model:
         namespace=namespace,
         tokenizer=tokenizer,
         template=_template(document, record),
-        bos_token=document.bos_token if document.add_bos_token else None,
     )
 
 

@@ -134,6 +134,15 @@ def test_shards_of_two_tiers_count_together() -> None:
     assert (match.num_blocks, match.by_tier) == (1, {"nvme": 1})
 
 
+def test_an_entry_without_a_shard_is_the_whole_block() -> None:
+    index = live_index()
+    names = tuple((b"k" + key).hex() for key in KEYS[:2])
+    index.apply("store", KvEvent(1, "stored", ENGINE, "hbm", NAMESPACE, names))
+    assert prefix(index, ENGINE) == 2
+    index.apply("store", KvEvent(2, "removed", ENGINE, "hbm", NAMESPACE, names[1:]))
+    assert prefix(index, ENGINE) == 1
+
+
 def test_blocks_count_for_the_warmest_tier() -> None:
     index = live_index()
     index.apply("store", event(1, KEYS[:3], tier="nvme"))
