@@ -105,15 +105,16 @@ def scatter_latent(
 
 def _by_page(blocks: Tensor, pages_per_block: int) -> tuple[Tensor, Tensor]:
     """K and V of canonical blocks as views `[num_blocks, pages_per_block, kv_heads, page, dim]`."""
-    num_blocks, kv_heads, _, _, head_dim = blocks.shape
-    split = blocks.view(num_blocks, kv_heads, 2, pages_per_block, -1, head_dim)
+    num_blocks, kv_heads, _, block_tokens, head_dim = blocks.shape
+    page_tokens = block_tokens // pages_per_block
+    split = blocks.view(num_blocks, kv_heads, 2, pages_per_block, page_tokens, head_dim)
     keys, values = split.permute(2, 0, 3, 1, 4, 5)
     return keys, values
 
 
 def _latent_by_page(blocks: Tensor, pages_per_block: int) -> Tensor:
-    num_blocks, _, dim = blocks.shape
-    return blocks.view(num_blocks, pages_per_block, -1, dim)
+    num_blocks, block_tokens, dim = blocks.shape
+    return blocks.view(num_blocks, pages_per_block, block_tokens // pages_per_block, dim)
 
 
 def _count_blocks(pool: Tensor, pages: Sequence[int], pages_per_block: int) -> int:
@@ -127,9 +128,10 @@ def _count_blocks(pool: Tensor, pages: Sequence[int], pages_per_block: int) -> i
 
 
 def _check_blocks(blocks: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if tuple(blocks.shape) != shape or blocks.dtype != dtype:
+    if tuple(blocks.shape) != shape or blocks.dtype != dtype or not blocks.is_contiguous():
         raise ValueError(
-            f"blocks are {tuple(blocks.shape)} {blocks.dtype}; these pages take {shape} {dtype}"
+            f"blocks are {tuple(blocks.shape)} {blocks.dtype} with strides {blocks.stride()}; "
+            f"these pages take contiguous {shape} {dtype}"
         )
 
 

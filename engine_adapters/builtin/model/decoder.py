@@ -72,7 +72,7 @@ class Decoder:
         normed = self._norm(hidden, layer.attention_norm)
         heads = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(hidden), -1, config.head_dim)
         counts = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
-        queries, keys, values = heads.split(counts, dim=1)
+        queries, keys, values = torch.split(heads, counts, dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
             queries = self._norm(queries, layer.query_norm)
             keys = self._norm(keys, layer.key_norm)

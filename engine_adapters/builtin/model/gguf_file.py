@@ -72,7 +72,8 @@ def read_gguf(path: Path) -> GGUFFile:
     cursor = _Cursor(data)
     try:
         metadata, infos = _read_head(cursor)
-        tensors = _place_tensors(infos, data, cursor.offset, metadata)
+        base = _align(cursor.offset, metadata.get("general.alignment", DEFAULT_ALIGNMENT))
+        tensors = {info.name: _place_tensor(path, info, data, base) for info in infos}
     except (_Malformed, struct.error, UnicodeDecodeError) as error:
         raise ModelError(
             f"{path}: not a whole GGUF file, at byte {cursor.offset} of {len(data)}: {error}"
@@ -155,27 +156,22 @@ def _read_tensor_info(cursor: _Cursor) -> _TensorInfo:
     )
 
 
-def _place_tensors(
-    infos: list[_TensorInfo], data: memoryview, head_end: int, metadata: Metadata
-) -> dict[str, RawTensor]:
-    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+def _align(offset: int, alignment: Any) -> int:
     if not isinstance(alignment, int) or alignment < 1:
         raise _Malformed(f"general.alignment is {alignment!r}")
-    base = -(-head_end // alignment) * alignment
-    tensors = {}
-    for info in infos:
-        encoding = _ENCODING_NAMES.get(info.type_id)
-        if encoding is None:
-            raise _Malformed(
-                f"tensor {info.name} has ggml type {info.type_id}; supported: "
-                + ", ".join(f"{name} ({type_id})" for type_id, name in _ENCODING_NAMES.items())
-            )
-        if (num_bytes := encoded_bytes(encoding, info.shape)) is None:
-            raise _Malformed(f"tensor {info.name} of shape {info.shape} cannot be {encoding}")
-        start = base + info.offset
-        if start + num_bytes > len(data):
-            raise _Malformed(f"tensor {info.name} ends at byte {start + num_bytes}")
-        tensors[info.name] = RawTensor(
-            info.name, encoding, info.shape, data[start : start + num_bytes]
+    return -(-offset // alignment) * alignment
+
+
+def _place_tensor(path: Path, info: _TensorInfo, data: memoryview, base: int) -> RawTensor:
+    encoding = _ENCODING_NAMES.get(info.type_id)
+    if encoding is None:
+        raise ModelError(
+            f"{path}: tensor {info.name} has ggml type {info.type_id}, which is not supported; "
+            f"supported: {', '.join(_ENCODING_NAMES.values())}"
         )
-    return tensors
+    if (num_bytes := encoded_bytes(encoding, info.shape)) is None:
+        raise _Malformed(f"tensor {info.name} of shape {info.shape} cannot be {encoding}")
+    start = base + info.offset
+    if start + num_bytes > len(data):
+        raise _Malformed(f"tensor {info.name} ends at byte {start + num_bytes}")
+    return RawTensor(info.name, encoding, info.shape, data[start : start + num_bytes])
