@@ -1,9 +1,8 @@
 """Stops asking a store that keeps failing, and finds out by itself when it is back.
 
-CLOSED ──`threshold` failures in a row──► OPEN ──`cooldown_s` passed──► HALF OPEN (one call goes out)
-   ▲                                        ▲                              │ fails
-   └──────────────── succeeds ──────────────┼──────────────────────────────┤
-                                            └──────────────────────────────┘
+CLOSED ──`threshold` failures in a row──► OPEN ──`cooldown_s` passed──► one call goes out
+   ▲                                        ▲                              │
+   └──────────────── succeeds ──────────────┴─────────── fails ────────────┘
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ class PagePool:
         """Recomputes the accounting; `holders` are the page lists of every live sequence."""
         counted = Counter(page for pages in holders for page in pages)
         free, idle = set(self._free), set(self._idle)
-        assert len(free) == len(self._free) and not free & idle
+        assert len(free) == len(self._free)
+        assert not free & idle
         for page in range(self.num_pages):
             key = self._keys[page]
             assert self._references[page] == counted[page], f"page {page}: wrong holder count"

@@ -51,7 +51,7 @@ class Limits:
         return min(max_tokens, self.context_tokens - num_prompt, pool_tokens - num_prompt + 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """`num_tokens` tokens of one sequence to compute in this step, from its `num_computed` on.
     `load`: blocks the store must deliver into the sequence's pages first, layer by layer.

@@ -1,0 +1,82 @@
+"""Offers one chunk's whole blocks to the store, each layer as soon as it is computed."""
+
+from __future__ import annotations
+
+import time
+
+from moontide.kvstore import JobResult, JobStatus
+from moontide.kvstore.types import ReserveStatus
+
+from ..model import KVTensors, block_buffers
+from .scheduler import Chunk
+from .store_jobs import JobDesk
+
+
+class LayerStore:
+    """A store that is slow, full or away makes `given_up` true; the chunk is computed all the
+    same. Copies are taken from the pages at once, so pages may change after the step."""
+
+    def __init__(self, desk: JobDesk, tensors: KVTensors, chunk: Chunk, *, deadline: float) -> None:
+        self.chunk = chunk
+        self.given_up = False
+        self.stored_bytes = 0
+        self._desk = desk
+        self._tensors = tensors
+        self._deadline = deadline
+        self._pages = [chunk.sequence.pages[block] for block in chunk.store]
+        stop = chunk.store.stop * tensors.page_tokens
+        self._handle = desk.attempt(
+            lambda: desk.kv.begin_store(
+                chunk.sequence.token_ids[:stop],
+                first_block=chunk.store.start,
+                deadline_s=self._left(),
+            )
+        )
+        if self._handle is None:
+            self.given_up = True
+        else:
+            desk.watch(self._handle.job, self._ended)
+
+    def offer(self, layer: int) -> None:
+        handle = self._handle
+        if self.given_up or handle is None:
+            return
+        if handle.statuses is not None and ReserveStatus.RESERVED not in handle.statuses:
+            return  # nothing of it is wanted
+        blocks = self._tensors.gather(layer, self._pages)
+        num_bytes = blocks.numel() * blocks.element_size()
+        if not self._desk.staging.take(num_bytes):
+            self.give_up()
+            return
+        sources = block_buffers(blocks)
+        job = self._desk.submit(
+            lambda: self._desk.kv.submit_store(handle, layer, sources, deadline_s=self._left()),
+            lambda result: self._taken(result, num_bytes),
+        )
+        if job is None:
+            self._desk.staging.give(num_bytes)
+            self.give_up()
+        self.stored_bytes += num_bytes
+
+    def commit(self) -> None:
+        handle = self._handle
+        if not self.given_up and handle is not None:
+            self._desk.attempt(lambda: self._desk.kv.commit(handle))
+
+    def give_up(self) -> None:
+        """The blocks are not to become visible."""
+        handle = self._handle
+        if not self.given_up and handle is not None:
+            self.given_up = True
+            self._desk.attempt(lambda: self._desk.kv.abort(handle))
+
+    def _taken(self, result: JobResult, num_bytes: int) -> None:
+        self._desk.staging.give(num_bytes)
+        if result.status is not JobStatus.DONE:
+            self.give_up()
+
+    def _ended(self, result: JobResult) -> None:
+        """The whole store's one result."""
+
+    def _left(self) -> float:
+        return max(0.001, self._deadline - time.monotonic())

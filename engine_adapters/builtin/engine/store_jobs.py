@@ -1,0 +1,122 @@
+"""The engine thread's desk at the store: hand over a job or be refused at once, hear of it later.
+
+Whatever the store raises becomes a refusal that is counted, and a store that keeps failing is left
+alone for a while (`Breaker`), so that it never makes the engine worse than no store.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from moontide.kvstore import JobId, JobResult, JobStatus
+from moontide.kvstore.errors import Busy, OutOfSpace, StoreError
+from moontide.transfer.errors import TransferError
+
+from .breaker import Breaker
+from .kv_jobs import KvJobs
+from .store_door import Door
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+STORE_ERRORS = (StoreError, TransferError, OSError)
+_SAYS_NOTHING_OF_HEALTH = (Busy, OutOfSpace)
+
+
+class StagingBudget:
+    """Bytes of host memory that transfers may hold at once, quarantined ones included."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def take(self, num_bytes: int) -> bool:
+        if self.used_bytes + num_bytes > self.limit_bytes:
+            return False
+        self.used_bytes += num_bytes
+        return True
+
+    def give(self, num_bytes: int) -> None:
+        assert num_bytes <= self.used_bytes
+        self.used_bytes -= num_bytes
+
+
+class JobDesk:
+    """Engine thread only. A buffer handed to a job belongs to it until its result came: the
+    callback kept here is what keeps the buffer alive, also after the request is gone."""
+
+    def __init__(self, door: Door, breaker: Breaker, staging: StagingBudget) -> None:
+        self.door = door
+        self.breaker = breaker
+        self.staging = staging
+        self.errors = 0
+        self._watched: dict[JobId, Callable[[JobResult], None]] = {}
+
+    @property
+    def kv(self) -> KvJobs:
+        """Raises StoreUnavailable while there is none: use it inside `submit` and `attempt`."""
+        return self.door.store()
+
+    @property
+    def num_outstanding(self) -> int:
+        return len(self._watched)
+
+    def submit(
+        self, call: Callable[[], JobId], on_result: Callable[[JobResult], None]
+    ) -> JobId | None:
+        """The job, whose result will reach `on_result` from `poll` or `wait_until`; None when the
+        store refuses it now."""
+        job = self.attempt(call)
+        if job is not None:
+            self.watch(job, on_result)
+        return job
+
+    def watch(self, job: JobId, on_result: Callable[[JobResult], None]) -> None:
+        self._watched[job] = on_result
+
+    def attempt(self, call: Callable[[], _T]) -> _T | None:
+        """What `call` returns, or None when the store raises."""
+        try:
+            return call()
+        except STORE_ERRORS as error:
+            self._failed(str(error), counts=not isinstance(error, _SAYS_NOTHING_OF_HEALTH))
+            return None
+
+    def cancel(self, job: JobId) -> None:
+        self.attempt(lambda: self.kv.cancel(job))
+
+    def poll(self) -> None:
+        """Hands every finished job's result to whoever waits for it. Results of jobs nobody knows
+        are dropped."""
+        for result in self.attempt(lambda: self.kv.poll()) or ():
+            if result.status is JobStatus.TIMED_OUT:
+                self._failed(result.reason, counts=True)
+            elif result.status is JobStatus.DONE:
+                self.breaker.on_success()
+            on_result = self._watched.pop(result.job, None)
+            if on_result is not None:
+                on_result(result)
+
+    def wait_until(self, ready: Callable[[], bool], deadline: float) -> bool:
+        """Polls until `ready()`; False when `deadline` (monotonic) came first or the store was
+        given up on meanwhile."""
+        while not ready():
+            left = deadline - time.monotonic()
+            fileno = self.attempt(lambda: self.kv.fileno())
+            if left <= 0 or fileno is None or self.breaker.is_open:
+                return False
+            select.select([fileno], [], [], left)
+            self.poll()
+        return True
+
+    def _failed(self, reason: str, *, counts: bool) -> None:
+        self.errors += 1
+        if counts:
+            was_open = self.breaker.is_open
+            self.breaker.on_failure(time.monotonic())
+            if self.breaker.is_open and not was_open:
+                _log.warning("store_left_alone reason=%s", reason)

@@ -1,0 +1,181 @@
+"""The worker process: start, serve, stop within ten seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from functools import partial
+
+import torch
+import uvloop
+
+from moontide.kvstore.errors import InvalidRequest, StoreError
+from moontide.kvstore.keys import block_keys
+from moontide.kvstore.membership import Keeper, WorkerRecord, open_membership
+from moontide.kvstore.service import (
+    HttpServer,
+    Process,
+    bind_listener,
+    build_app,
+    wait_for_stop,
+)
+from moontide.transfer.types import Instance
+
+from ..engine.engine import Engine
+from ..engine.store_connector import StoreConnector, StoreSettings
+from ..engine.store_door import Door, NoStore, StoreDoor
+from ..errors import EngineError
+from ..model import LoadedModel, load_model
+from .build import choose_device, limits_of, make_pool, namespace_of
+from .service import WorkerService
+from .settings import NO_STORE, WorkerSettings
+
+_DRAIN_SECONDS = 4.0
+_POLL_SECONDS = 0.05
+_LOOK_SECONDS = 0.5
+_ENGINE_STOP_SECONDS = 3.0
+
+
+class EngineFailed(StoreError):
+    """The engine thread ended by itself; ends the process."""
+
+    code = "engine_failed"
+
+
+def run_worker(settings: WorkerSettings, process: Process) -> int:
+    """Raises what `daemon_command` turns into one line."""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    listener = bind_listener(settings.listen)  # before the slow part: a taken port is told at once
+    with contextlib.closing(listener):
+        try:
+            device = choose_device(settings.device)
+            model = load_model(settings.model)
+        except EngineError as error:
+            raise InvalidRequest(str(error)) from error
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_Worker(settings, process, model, device).serve(listener))
+    return 0
+
+
+class _Worker:
+    """Everything of one worker, wired together. `serve` once."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        process: Process,
+        model: LoadedModel,
+        device: torch.device,
+    ) -> None:
+        self._settings = settings
+        self._process = process
+        self._model = model
+        self._instance = Instance.new(settings.node_id or socket.gethostname())
+        self._namespace = namespace_of(
+            model, kv_dtype=settings.kv_dtype, block_tokens=settings.block_tokens
+        )
+        self._membership = open_membership(settings.cluster)
+        self._tensors = make_pool(model.config, settings, device)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Until SIGTERM or SIGINT. Raises EngineFailed, or what start-up raises."""
+        door = self._open_door()
+        failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        engine = self._make_engine(door, failure)
+        service = WorkerService(engine, self._model, self._namespace)
+        app = build_app(
+            service.routes(),
+            title="Moontide worker",
+            token=self._process.token(),
+            hosts=self._process.allowed_hosts,
+        )
+        engine.start()
+        server = await HttpServer.start(app, listener)
+        keeper = Keeper(self._membership, self._record(server.url, door))
+        telling = asyncio.create_task(self._tell_daemon(keeper, server.url, door))
+        stop = asyncio.create_task(wait_for_stop())
+        try:
+            await keeper.start()
+            self._process.report_ready(url=server.url, model=self._model.name)
+            await asyncio.wait({stop, failure}, return_when=asyncio.FIRST_COMPLETED)
+            service.draining = True
+            telling.cancel()
+            await keeper.close()
+            await _drain(engine)
+        finally:
+            stop.cancel()
+            telling.cancel()
+            await keeper.close()
+            await server.close()
+            await asyncio.to_thread(engine.close, _ENGINE_STOP_SECONDS)
+            await asyncio.to_thread(door.close)
+        if failure.done():
+            raise EngineFailed(f"the engine failed: {failure.result()}; see the log")
+
+    def _open_door(self) -> Door:
+        if self._settings.store == NO_STORE:
+            return NoStore()
+        return StoreDoor(self._settings.store, self._namespace, self._instance)
+
+    def _make_engine(self, door: Door, failure: asyncio.Future[str]) -> Engine:
+        loop = asyncio.get_running_loop()
+
+        def died(error: BaseException) -> None:
+            text = f"{type(error).__name__}: {error}"
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
+                loop.call_soon_threadsafe(failure.set_result, text)
+
+        connector = StoreConnector(
+            door,
+            self._tensors,
+            StoreSettings(
+                lookup_timeout_s=self._settings.lookup_seconds,
+                load_timeout_s=self._settings.load_seconds,
+                staging_bytes=self._settings.staging,
+            ),
+        )
+        return Engine(
+            self._model,
+            self._tensors,
+            connector,
+            limits_of(self._settings, self._model.config),
+            partial(block_keys, self._namespace),
+            on_death=died,
+        )
+
+    async def _tell_daemon(self, keeper: Keeper, url: str, door: Door) -> None:
+        """Keeps the record's store instance true while daemons come and go."""
+        told = door.daemon()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if door.daemon() != told:
+                told = door.daemon()
+                keeper.update(self._record(url, door))
+
+    def _record(self, url: str, door: Door) -> WorkerRecord:
+        daemon = door.daemon()
+        node = self._settings.node_id or (Instance.parse(daemon).node if daemon else "")
+        return WorkerRecord(
+            id=self._settings.id,
+            instance=str(self._instance),
+            url=url,
+            role=self._settings.role,
+            model=self._model.name,
+            node=node or socket.gethostname(),
+            store_instance=daemon,
+            namespace=self._namespace.digest.hex(),
+            block_tokens=self._settings.block_tokens,
+            tokenizer_digest=self._model.tokenizer_digest,
+            context_tokens=self._model.config.context_tokens,
+            max_running=self._settings.max_running,
+        )
+
+
+async def _drain(engine: Engine) -> None:
+    """Lets running requests end, for a while."""
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    while engine.is_alive and engine.num_live and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_SECONDS)

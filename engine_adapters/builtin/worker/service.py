@@ -1,0 +1,175 @@
+"""The worker's HTTP routes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from moontide.kvstore.keys import Namespace
+from moontide.kvstore.service import AnyRoute, Auth, Call, HttpError, Route
+
+from ..engine.engine import Engine, EngineStats
+from ..errors import EngineError
+from ..model import LoadedModel
+from .api import (
+    Cleared,
+    Completion,
+    CompletionRequest,
+    GroupFields,
+    ModelDocument,
+    NamespaceFields,
+    Ready,
+)
+from .completions import Completions, http_error
+from .metrics import WorkerMetrics
+
+_CLEAR_SECONDS = 30.0
+_Plain = Call[None, None]
+
+
+class WorkerService:
+    """Answers from the engine. `draining` set: no new work is taken."""
+
+    def __init__(self, engine: Engine, model: LoadedModel, namespace: Namespace) -> None:
+        self.draining = False
+        self._engine = engine
+        self._metrics = WorkerMetrics(lambda: engine.stats)
+        self._completions = Completions(engine, model, self._metrics)
+        self._document = _document(engine, model, namespace)
+
+    def routes(self) -> list[AnyRoute]:
+        return [
+            Route(
+                method="POST",
+                path="/v1/completions",
+                handler=self._complete,
+                summary="Generate text after a prompt",
+                request=CompletionRequest,
+                response=Completion,
+                stream=Completion,
+                errors={400: "the request is at fault", 404: "another model", 503: "no room"},
+                max_body_bytes=16 << 20,
+            ),
+            Route(
+                method="GET",
+                path="/v1/tokenizer",
+                handler=self._tokenizer,
+                summary="How this worker renders, tokenises and keys a prompt",
+                response=ModelDocument,
+            ),
+            Route(
+                method="POST",
+                path="/v1/cache/clear",
+                handler=self._clear,
+                summary="Forget every block of the engine's pool that no request uses",
+                response=Cleared,
+                errors={503: "the engine is not running"},
+            ),
+            Route(
+                method="GET",
+                path="/v1/stats",
+                handler=self._stats,
+                summary="Counters of the engine and of its use of the store",
+                response=EngineStats,
+            ),
+            Route(
+                method="GET",
+                path="/metrics",
+                handler=self._render_metrics,
+                summary="Prometheus metrics",
+                media="text/plain",
+                auth=Auth.LOOPBACK,
+            ),
+            Route(
+                method="GET",
+                path="/healthz",
+                handler=self._healthz,
+                summary="Whether the process lives",
+                response=Ready,
+                auth=Auth.OPEN,
+            ),
+            Route(
+                method="GET",
+                path="/readyz",
+                handler=self._readyz,
+                summary="Whether it takes work",
+                response=Ready,
+                auth=Auth.OPEN,
+                errors={503: "starting, stopping or failed"},
+            ),
+        ]
+
+    async def _complete(self, call: Call[CompletionRequest, None]) -> Any:
+        self._check_ready()
+        return await self._completions.create(call)
+
+    async def _tokenizer(self, call: _Plain) -> ModelDocument:
+        return self._document
+
+    async def _clear(self, call: _Plain) -> Cleared:
+        try:
+            clearing = asyncio.wrap_future(self._engine.clear_cache())
+            async with asyncio.timeout(_CLEAR_SECONDS):
+                return Cleared(await clearing)
+        except EngineError as error:
+            raise http_error(error) from error
+        except TimeoutError as error:
+            raise HttpError(
+                503,
+                "busy",
+                f"the engine did not come to it within {_CLEAR_SECONDS:g} s",
+                retryable=True,
+            ) from error
+
+    async def _stats(self, call: _Plain) -> EngineStats:
+        return self._engine.stats
+
+    async def _render_metrics(self, call: _Plain) -> bytes:
+        return self._metrics.render()
+
+    async def _healthz(self, call: _Plain) -> Ready:
+        return Ready()
+
+    async def _readyz(self, call: _Plain) -> Ready:
+        self._check_ready()
+        return Ready()
+
+    def _check_ready(self) -> None:
+        if self.draining or not self._engine.is_alive:
+            raise HttpError(
+                503, "engine_stopped", "this worker is shutting down; ask another", retryable=True
+            )
+
+
+def _document(engine: Engine, model: LoadedModel, namespace: Namespace) -> ModelDocument:
+    return ModelDocument(
+        model=model.name,
+        tokenizer=model.tokenizer_json,
+        chat_template=model.chat_template,
+        bos_token=model.bos_token,
+        eos_token=model.eos_token,
+        digest=model.tokenizer_digest,
+        context_tokens=engine.limits.context_tokens,
+        block_tokens=namespace.block_tokens,
+        namespace=namespace.digest.hex(),
+        namespace_fields=NamespaceFields(
+            weights_id=namespace.weights_id,
+            tokenizer_digest=namespace.tokenizer_digest,
+            block_tokens=namespace.block_tokens,
+            rope_scaling=namespace.rope_scaling,
+            adapter_digest=namespace.adapter_digest,
+            salt=namespace.salt,
+        ),
+        layout=[
+            GroupFields(
+                kind=group.kind,
+                num_layers=group.num_layers,
+                num_kv_heads=group.num_kv_heads,
+                head_dim=group.head_dim,
+                dtype=group.dtype,
+                v_head_dim=group.v_head_dim,
+                window_tokens=group.window_tokens,
+            )
+            for group in namespace.layout.groups
+        ],
+    )

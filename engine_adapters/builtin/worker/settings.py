@@ -1,0 +1,71 @@
+"""Settings of `moontide worker`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from moontide.kvstore.service import HostPort, Size
+
+NO_STORE = "none"
+
+
+class WorkerSettings(Struct, frozen=True, kw_only=True):
+    """Defaults suit SmolLM2 on a CPU. Raises ValueError on settings that contradict each other."""
+
+    id: Annotated[str, Meta(description="Name in the cluster", min_length=1)]
+    listen: Annotated[HostPort, Meta(description="Address of the HTTP service")] = HostPort(
+        "127.0.0.1", 7440
+    )
+    node_id: Annotated[
+        str, Meta(description="Node this worker runs on; empty: the store's, else the host name")
+    ] = ""
+    role: Annotated[
+        Literal["prefill", "decode", "both"],
+        Meta(description="Part of a request this worker computes"),
+    ] = "both"
+    store: Annotated[
+        str, Meta(description="Store daemon, unix:PATH; none: run without a store")
+    ] = "unix:/run/moontide/store.sock"
+    model: Annotated[str, Meta(description="smollm2, a Hugging Face directory or a GGUF file")] = (
+        "smollm2"
+    )
+    device: Annotated[str, Meta(description="auto, cpu or cuda:N")] = "auto"
+    block_tokens: Annotated[int, Meta(description="Tokens of a block", ge=1, le=4096)] = 64
+    kv_dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"],
+        Meta(description="Type of KV in the pool and in the store"),
+    ] = "float32"
+    hbm: Annotated[Size, Meta(description="Size of the engine's KV pool", ge=1)] = Size(1 << 30)
+    max_batch_tokens: Annotated[
+        int, Meta(description="Most tokens computed in one step", ge=1, le=1 << 20)
+    ] = 512
+    max_running: Annotated[int, Meta(description="Most requests in one batch", ge=1, le=4096)] = 16
+    max_waiting: Annotated[
+        int, Meta(description="Most requests queued behind them", ge=0, le=65536)
+    ] = 256
+    cluster: Annotated[str, Meta(description="Membership: memory or file:DIRECTORY")] = "memory"
+    threads: Annotated[
+        int, Meta(description="Threads of one computation; 0: one a core", ge=0, le=1024)
+    ] = 0
+    lookup_seconds: Annotated[
+        float, Meta(description="Longest wait for the store to say what it has", gt=0, le=60)
+    ] = 0.25
+    load_seconds: Annotated[
+        float, Meta(description="Longest wait for cached blocks before recomputing", gt=0, le=60)
+    ] = 2.0
+    staging: Annotated[
+        Size, Meta(description="Memory for blocks on their way to and from the store", ge=1 << 20)
+    ] = Size(256 << 20)
+
+    def __post_init__(self) -> None:
+        if self.role != "both":
+            raise ValueError(
+                f"role={self.role}: this version computes whole requests only; use --role both"
+            )
+        if self.model.startswith("timed:"):
+            raise ValueError(
+                f"model={self.model}: timed models are not supported yet; "
+                "give smollm2, a directory or a .gguf file"
+            )

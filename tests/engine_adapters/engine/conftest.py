@@ -1,0 +1,262 @@
+"""A tiny engine in this process, a real store daemon beside it, and ways to break what is between
+them."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from moontide.engine_adapters.builtin.engine.engine import Engine
+from moontide.engine_adapters.builtin.engine.kv_jobs import KvJobs
+from moontide.engine_adapters.builtin.engine.output import Output
+from moontide.engine_adapters.builtin.engine.scheduler import Limits
+from moontide.engine_adapters.builtin.engine.sequence import Reuse
+from moontide.engine_adapters.builtin.engine.store_connector import StoreConnector, StoreSettings
+from moontide.engine_adapters.builtin.engine.store_door import Door, NoStore
+from moontide.engine_adapters.builtin.model import (
+    Decoder,
+    KVTensors,
+    LayerHook,
+    LoadedModel,
+    Sampling,
+    SequenceChunk,
+    load_model,
+)
+from moontide.engine_adapters.builtin.worker.build import namespace_of
+from moontide.kvstore import StoreClient, connect
+from moontide.kvstore.keys import Namespace, block_keys
+
+BLOCK = 8
+WAIT_SECONDS = 30.0
+
+
+class RecordingDecoder:
+    """The real decoder; keeps the logits of each chunk under the position after its last token."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self.logits: list[tuple[int, torch.Tensor]] = []
+
+    def forward(
+        self, chunks: Sequence[SequenceChunk], kv: KVTensors, hook: LayerHook | None = None
+    ) -> torch.Tensor:
+        logits = self._decoder.forward(chunks, kv, hook)
+        for chunk, row in zip(chunks, logits, strict=True):
+            self.logits.append((chunk.start + len(chunk.token_ids), row.clone()))
+        return logits
+
+    def last_of(self, position: int) -> torch.Tensor:
+        return next(row for stop, row in reversed(self.logits) if stop == position)
+
+
+@dataclass(frozen=True)
+class FixedDoor:
+    """Always the same store, whatever state it is in."""
+
+    kv: KvJobs
+
+    def store(self) -> KvJobs:
+        return self.kv
+
+    def daemon(self) -> str:
+        return "test-daemon"
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Answer:
+    token_ids: list[int]
+    text: str
+    finish: str
+    reuse: Reuse
+
+
+class Running:
+    """One request; `outputs` fills from the engine thread."""
+
+    def __init__(self, engine: Engine, prompt: Sequence[int], sampling: Sampling) -> None:
+        self.outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
+        self.id = engine.submit(prompt, sampling, self.outputs.put)
+
+    def result(self) -> Answer:
+        tokens: list[int] = []
+        text = ""
+        while True:
+            output = self.outputs.get(timeout=WAIT_SECONDS)
+            tokens += output.token_ids
+            text += output.text
+            if output.finish is not None:
+                assert output.reuse is not None
+                return Answer(tokens, text, output.finish, output.reuse)
+
+
+@dataclass
+class Bench:
+    """An engine under test."""
+
+    engine: Engine
+    decoder: RecordingDecoder
+
+    def start(self, prompt: Sequence[int], max_tokens: int = 6, **sampling: Any) -> Running:
+        settings = {"temperature": 0.0, "ignore_eos": True, **sampling}
+        return Running(self.engine, prompt, Sampling(max_tokens=max_tokens, **settings))
+
+    def run(self, prompt: Sequence[int], max_tokens: int = 6, **sampling: Any) -> Answer:
+        return self.start(prompt, max_tokens, **sampling).result()
+
+    def clear(self) -> int:
+        return self.engine.clear_cache().result(timeout=WAIT_SECONDS)
+
+    def wait(self, ready: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < deadline, f"not within {seconds} s: {self.engine.stats}"
+            time.sleep(0.005)
+
+    def settle(self) -> None:
+        """Until nothing is held for any request."""
+        self.wait(self.is_idle, 5.0)
+
+    def is_idle(self) -> bool:
+        stats = self.engine.stats
+        store = stats.store
+        held = (stats.running, stats.waiting, stats.pages_referenced, store.outstanding_jobs)
+        return not any((*held, store.pending_lookups, store.tickets, store.staging_bytes))
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def model(tiny_model_dir: Path) -> LoadedModel:
+    return load_model(str(tiny_model_dir))
+
+
+@pytest.fixture(scope="session")
+def namespace(model: LoadedModel) -> Namespace:
+    return namespace_of(model, kv_dtype="float32", block_tokens=BLOCK)
+
+
+@pytest.fixture
+def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
+    with contextlib.ExitStack() as stack:
+
+        def make(
+            kv: KvJobs | None = None,
+            *,
+            num_pages: int = 256,
+            max_batch_tokens: int = 64,
+            max_running: int = 8,
+            max_waiting: int = 64,
+            decoder: Decoder | None = None,
+            **store: Any,
+        ) -> Bench:
+            door: Door = NoStore() if kv is None else FixedDoor(kv)
+            tensors = KVTensors(model.config, num_pages=num_pages, page_tokens=BLOCK)
+            recording = RecordingDecoder(decoder or model.decoder)
+            limits = Limits(
+                block_tokens=BLOCK,
+                context_tokens=model.config.context_tokens,
+                max_batch_tokens=max_batch_tokens,
+                max_running=max_running,
+                max_waiting=max_waiting,
+            )
+            engine = Engine(
+                replace(model, decoder=recording),  # type: ignore[arg-type]  # same interface
+                tensors,
+                StoreConnector(door, tensors, StoreSettings(**store)),
+                limits,
+                partial(block_keys, namespace),
+            )
+            stack.callback(engine.close)
+            engine.start()
+            return Bench(engine, recording)
+
+        yield make
+
+
+class Daemon:
+    """A store daemon in its own process, at one socket over several lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "store.sock"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [
+            str(Path(sys.executable).with_name("moontide")),
+            *("store", "--node-id", "n0", "--data-dir", str(self.folder / "data")),
+            *("--socket", str(self.socket), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+            *("--dram", "64MiB", "--segment", "4MiB", "--nvme", "0", "--cluster", "memory"),
+            *("--token-file", str(self.folder / "token"), "--log-level", "warning"),
+        ]
+        self.process = subprocess.Popen(command)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not self._answers():
+            assert self.process.poll() is None, "the daemon did not start"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(WAIT_SECONDS)
+            self.process = None
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
+
+
+@pytest.fixture(scope="session")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path_factory.mktemp("store"))
+    daemon.start()
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def client(shared_daemon: Daemon) -> Iterator[StoreClient]:
+    """A client of an empty daemon."""
+    with connect(f"unix:{shared_daemon.socket}") as client:
+        client.clear()
+        yield client
+
+
+@pytest.fixture
+def kv(client: StoreClient, namespace: Namespace) -> KvJobs:
+    return client.kv(namespace)
+
+
+@pytest.fixture
+def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """One that the test may kill and restart."""
+    daemon = Daemon(tmp_path)
+    daemon.start()
+    yield daemon
+    daemon.stop()
