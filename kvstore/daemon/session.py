@@ -116,18 +116,21 @@ class Session:
     # -- input ------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        """One turn. A request boundary: whatever goes wrong ends this connection, no other."""
         self._turn_due = False
+        self._guard(self._take_turn)
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """A request boundary: whatever goes wrong ends this connection, no other."""
         if self._closed:
             return
         try:
-            self._take_turn()
+            step()
         except InvalidRequest as error:
             logger.info("malformed bytes peer=%s error=%s", self, error)
             self.close("malformed")
         except OSError:
             self.close("closed")
-        except Exception:  # the boundary of one client's requests
+        except Exception:
             logger.exception("request failed peer=%s", self)
             self._counters.internal_errors += 1
             self.close("error")
@@ -135,6 +138,7 @@ class Session:
     def _take_turn(self) -> None:
         end = time.monotonic() + TURN_SECONDS
         more = True  # the socket may hold more
+        self._flush_due = True  # below, for all replies of this turn
         while self._may_read():
             if time.monotonic() > end:
                 self._continue_soon()
@@ -143,10 +147,9 @@ class Session:
                 if not more:
                     break
                 more = self._receive()
+        self._flush_due = False
         if not self._closed:
-            self._flush()
-        if not self._closed:
-            self._watch_input()
+            self._send_turn()
 
     def _may_read(self) -> bool:
         return not self._closed and self._closing is None and self._output.num_bytes < OUTPUT_HIGH
@@ -289,12 +292,10 @@ class Session:
 
     def _on_writable(self) -> None:
         self._flush_due = False
-        if self._closed:
-            return
-        try:
-            self._flush()
-        except OSError:
-            self.close("closed")
+        self._guard(self._send_turn)
+
+    def _send_turn(self) -> None:
+        self._flush()
         if not self._closed:
             self._watch_input()
 

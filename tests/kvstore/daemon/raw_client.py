@@ -1,0 +1,152 @@
+"""The wire protocol by hand: what a correct client sends, and what a hostile one does."""
+
+from __future__ import annotations
+
+import array
+import os
+import secrets
+import socket
+from typing import Any, NamedTuple
+
+import xxhash
+
+from moontide.kvstore import wire
+from moontide.kvstore.daemon.gate import prove
+from moontide.transfer.types import Instance, boot_id
+
+TIMEOUT_SECONDS = 10.0
+
+
+class Answer(NamedTuple):
+    request_id: int
+    message: Any
+    payload: bytes
+    descriptors: list[int]
+
+
+class RawClient:
+    """One connection. Closes the descriptors it got with itself."""
+
+    def __init__(self, address: str) -> None:
+        """`unix:PATH` or `HOST:PORT`."""
+        if address.startswith("unix:"):
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            target: Any = address[5:]
+        else:
+            self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            host, port = address.rsplit(":", 1)
+            target = (host, int(port))
+        self.socket.settimeout(TIMEOUT_SECONDS)
+        self.socket.connect(target)
+        self.instance = Instance("test", os.getpid(), secrets.token_bytes(16))
+        self._last_id = 0
+        self._descriptors: list[int] = []
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def hello(self, *, token: str = "", **changes: Any) -> Answer:
+        """Greets, answering the challenge first when a `token` is given."""
+        proof = b""
+        if token:
+            challenge = self.receive().message
+            proof = prove(token.encode(), challenge.nonce, str(self.instance))
+        fields = {
+            "oldest_version": 1,
+            "newest_version": 1,
+            "client": str(self.instance),
+            "boot_id": boot_id(),
+            "quiesced": False,
+            "proof": proof,
+        }
+        return self.call(wire.Hello(**(fields | changes)))
+
+    def send(self, message: Any, payload: bytes = b"") -> int:
+        self._last_id += 1
+        self.socket.sendall(wire.encode_frame(message, self._last_id, len(payload)) + payload)
+        return self._last_id
+
+    def call(self, message: Any, payload: bytes = b"") -> Answer:
+        request_id = self.send(message, payload)
+        answer = self.receive()
+        assert answer.request_id == request_id
+        return answer
+
+    def receive(self) -> Answer:
+        """Raises EOFError when the daemon hung up."""
+        head = self._read(wire.HEADER.size)
+        header = wire.decode_header(head)
+        message = wire.decode_reply(self._read(header.body_bytes))
+        payload = self._read(header.payload_bytes)
+        descriptors, self._fresh = self._fresh, []
+        return Answer(header.request_id, message, payload, descriptors)
+
+    _fresh: list[int] = []  # noqa: RUF012 - replaced, never changed in place
+
+    def _read(self, num_bytes: int) -> bytes:
+        data = bytearray()
+        while len(data) < num_bytes:
+            piece, ancillary, flags, _ = self.socket.recvmsg(
+                min(num_bytes - len(data), 1 << 20), socket.CMSG_SPACE(16)
+            )
+            assert not flags & socket.MSG_CTRUNC
+            for _level, _kind, rights in ancillary:
+                got = array.array("i", rights).tolist()
+                self._fresh = [*self._fresh, *got]
+                self._descriptors += got
+            if not piece:
+                raise EOFError("the daemon hung up")
+            data += piece
+        return bytes(data)
+
+    # -- shorthands -----------------------------------------------------------------------
+
+    def put(self, key: str, value: bytes, **options: Any) -> tuple[int, str]:
+        message = put_message([(key, value)], **options)
+        result: tuple[int, str] = self.call(message, value).message.results[0]
+        return result
+
+    def get(self, key: str) -> bytes | None:
+        answer = self.call(wire.Get([entry_id(key)]))
+        if answer.message.sizes[0] < 0:
+            return None
+        assert xxhash.xxh3_64_intdigest(answer.payload) == answer.message.checksums[0]
+        return answer.payload
+
+
+def entry_id(key: str) -> bytes:
+    return b"s" + key.encode()
+
+
+def put_message(items: list[tuple[str, bytes]], **options: Any) -> wire.Put:
+    return wire.Put(
+        [entry_id(key) for key, _ in items],
+        [len(value) for _, value in items],
+        [xxhash.xxh3_64_intdigest(value) for _, value in items],
+        **options,
+    )
+
+
+def local_client(path: object) -> RawClient:
+    """A greeted client on the unix socket."""
+    client = RawClient(f"unix:{path}")
+    answer = client.hello()
+    assert isinstance(answer.message, wire.Welcome), answer
+    return client
+
+
+def remote_client(address: str, token: str) -> RawClient:
+    """A greeted client on the data port."""
+    client = RawClient(address)
+    answer = client.hello(token=token)
+    assert isinstance(answer.message, wire.Welcome), answer
+    return client

@@ -1,0 +1,61 @@
+"""The unix socket: its mode, its path, and who was there before."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moontide.kvstore.daemon.listeners import UnixListener
+from moontide.kvstore.errors import Conflict, InvalidRequest
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mt-") as name:
+        yield Path(name)
+
+
+def test_owner_and_group_may_connect_nobody_else(short_dir: Path) -> None:
+    with contextlib.closing(UnixListener(short_dir / "new" / "s")) as listener:
+        assert stat.S_IMODE(listener.path.stat().st_mode) == 0o660
+    assert not listener.path.exists()
+
+
+def test_a_socket_left_behind_is_replaced_a_live_one_is_not(short_dir: Path) -> None:
+    path = short_dir / "s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with contextlib.closing(UnixListener(path)) as listener:
+        with pytest.raises(Conflict, match=f"another process listens on socket {path}"):
+            UnixListener(path)
+        assert path.stat().st_ino == listener.path.stat().st_ino
+
+
+def test_a_file_in_the_way_is_left_alone(short_dir: Path) -> None:
+    path = short_dir / "s"
+    path.write_text("precious")
+    with pytest.raises(InvalidRequest, match="is no socket"):
+        UnixListener(path)
+    assert path.read_text() == "precious"
+
+
+def test_an_overlong_path_is_refused_with_both_numbers(short_dir: Path) -> None:
+    path = short_dir / ("x" * 120)
+    with pytest.raises(InvalidRequest, match=rf"{len(str(path))} bytes.* 107"):
+        UnixListener(path)
+
+
+def test_a_successors_socket_survives_the_predecessors_close(short_dir: Path) -> None:
+    path = short_dir / "s"
+    first = UnixListener(path)
+    path.unlink()
+    second = UnixListener(path)
+    first.close()
+    assert path.exists()
+    second.close()

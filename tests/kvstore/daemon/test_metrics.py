@@ -1,0 +1,61 @@
+"""Metric names are a promise to dashboards: their form, their units, their labels."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from moontide.kvstore.daemon.admin.metrics import render
+from moontide.kvstore.daemon.admin.report import StoreReport, make_report
+from moontide.kvstore.daemon.counters import Counters
+from moontide.kvstore.store import Stats, TierStats
+
+LABELS = {"tier", "result", "type", "code", "reason", "use"}
+NOT_UNITS = re.compile(r"_(ms|us|seconds_total|kb|mb|gb|minutes|percent)$")
+
+
+@pytest.fixture
+def report() -> StoreReport:
+    stats = Stats(
+        instance="n/1/00",
+        tiers={"dram": TierStats(capacity_bytes=1024, hits=3, misses=2)},
+        **dict.fromkeys(set(Stats.__struct_fields__) - {"instance", "tiers", "uptime_s"}, 1),
+        uptime_s=1.5,
+    )
+    counters = Counters(connections=7)
+    counters.requests["Get"] += 5
+    counters.failures["busy"] += 1
+    counters.closed["stalled"] += 1
+    counters.refused["clients"] += 1
+    return make_report(stats, counters, connections=2, client_processes=1, event_streams=0)
+
+
+def test_every_name_follows_the_house_style(report: StoreReport) -> None:
+    families = list(text_string_to_metric_families(render(report).decode()))
+    assert len(families) > 30
+    for family in families:
+        assert re.fullmatch(r"moontide_store_[a-z]+(_[a-z]+)*", family.name), family.name
+        assert not NOT_UNITS.search(family.name), family.name
+        assert family.documentation
+        assert family.samples, family.name
+        for sample in family.samples:
+            assert set(sample.labels) <= LABELS, sample
+            if family.type == "counter":
+                assert sample.name == family.name + "_total"
+
+
+def test_values_are_the_reports(report: StoreReport) -> None:
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(render(report).decode())
+        for sample in family.samples
+    }
+    assert samples["moontide_store_capacity_bytes", "dram"] == 1024
+    assert samples["moontide_store_lookups_total", "dram", "hit"] == 3
+    assert samples["moontide_store_lookups_total", "dram", "miss"] == 2
+    assert samples["moontide_store_requests_total", "Get"] == 5
+    assert samples["moontide_store_request_failures_total", "busy"] == 1
+    assert samples["moontide_store_closed_connections_total", "stalled"] == 1
+    assert samples["moontide_store_connections",] == 2

@@ -1,0 +1,31 @@
+"""Settings that cannot work are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moontide.kvstore.daemon.settings import StoreSettings
+from moontide.kvstore.errors import InvalidRequest
+from moontide.kvstore.service import HostPort, Size
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"nvme": Size(1 << 30)}, r"nvme is 1GiB.*leave --nvme at 0"),
+        ({"transports": ("shm", "rdma")}, r"rdma"),
+        ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
+        ({"inline": Size(1 << 20), "segment": Size(4096)}, r"inline is 1MiB.*4KiB"),
+    ],
+)
+def test_contradictions_name_the_value_and_the_fix(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        StoreSettings(data_dir=Path("data"), **changes)
+
+
+def test_the_socket_lies_in_the_data_dir_unless_given() -> None:
+    assert StoreSettings(data_dir=Path("d")).socket_path == Path("d/store.sock")
+    assert StoreSettings(data_dir=Path("d"), socket=Path("/s")).socket_path == Path("/s")
