@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from .store_process import StartStore, store_processes
+
+
+@pytest.fixture
+def store_daemon(tmp_path: Path) -> Iterator[StartStore]:
+    """`store_daemon(*flags)` starts a real store daemon, see store_process.py."""
+    with store_processes(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def module_store_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartStore]:
+    """As `store_daemon`, for daemons that the tests of a module share."""
+    with store_processes(tmp_path_factory.mktemp("stores")) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")

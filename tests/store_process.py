@@ -1,0 +1,120 @@
+"""Real `moontide store` processes for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from moontide.kvstore.daemon.data_dir import read_state
+
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+DEFAULT_FLAGS = {"--dram": "64MiB", "--segment": "4MiB", "--max-entries": "65536"}
+
+StartStore = Callable[..., "StoreProcess"]
+
+
+class StoreProcess:
+    """One daemon's place in the world and the process there now. `args` are flags beside those
+    that place it."""
+
+    def __init__(self, root: Path, socket: Path, args: tuple[str, ...]) -> None:
+        self.data_dir = root / "data"
+        self.socket = socket
+        self.token_file = root / "token"
+        self.log = root / "store.log"
+        self.admin = ""  # URL
+        self.listen: str | None = None  # HOST:PORT
+        self.instance = ""
+        self._args = args
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *more: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "moontide.kvstore.cli", "store"),
+            *("--data-dir", str(self.data_dir), "--socket", str(self.socket)),
+            *("--token-file", str(self.token_file), "--node-id", "node-a"),
+            *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+            *self._args,
+            *more,
+        ]
+
+    def start(self) -> None:
+        """Returns when the daemon takes work."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self.command(), stderr=log, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            state = read_state(self.data_dir)
+            if state is not None and state.pid == self._process.pid:
+                break
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"the store did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.01)
+        self.admin = f"http://{state.admin}"
+        self.listen = state.listen
+        self.instance = state.instance
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def token(self) -> str:
+        return self.token_file.read_text().strip()
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait for the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_SECONDS)
+
+    def wait(self) -> int:
+        """The exit status of a daemon told to stop."""
+        assert self._process is not None
+        return self._process.wait(STOP_SECONDS)
+
+    def restart(self) -> None:
+        """kill -9, then a new daemon on the same directory and socket (with other ports)."""
+        self.kill()
+        self.start()
+
+
+@contextlib.contextmanager
+def store_processes(parent: Path) -> Iterator[StartStore]:
+    """`start(*flags)` starts a store of 64 MiB unless flags say otherwise; all are killed at the
+    end."""
+    sockets = Path(tempfile.mkdtemp(prefix="mt-"))  # pytest's paths can be too long for a socket
+    started: list[StoreProcess] = []
+
+    def start(*flags: str) -> StoreProcess:
+        root = parent / f"store-{len(started)}"
+        root.mkdir()
+        args = [part for flag in DEFAULT_FLAGS.items() if flag[0] not in flags for part in flag]
+        daemon = StoreProcess(root, sockets / f"{len(started)}.sock", (*args, *flags))
+        started.append(daemon)
+        daemon.start()
+        return daemon
+
+    try:
+        yield start
+    finally:
+        for daemon in started:
+            daemon.kill()
+        shutil.rmtree(sockets, ignore_errors=True)
