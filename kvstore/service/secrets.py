@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
@@ -11,6 +12,7 @@ from ..errors import AccessDenied, InvalidRequest
 
 _TOKEN_BYTES = 32
 _MAX_FILE_BYTES = 4096
+_TOKEN = re.compile(r"[!-~]{16,}")
 
 
 def default_token_file(state_home: str | None) -> Path:
@@ -33,11 +35,11 @@ def load_or_create_token(path: Path) -> str:
             f"token file {path} has mode {mode:04o}, others can read it: chmod 600 {path}"
         )
     with path.open("rb") as file:
-        token = file.read(_MAX_FILE_BYTES).decode("ascii", "replace").strip()
-    if len(token) < 16 or not token.isprintable() or " " in token:
+        token = file.read(_MAX_FILE_BYTES).decode("latin-1").strip()
+    if _TOKEN.fullmatch(token) is None:
         raise InvalidRequest(
-            f"token file {path} holds no token (one line of at least 16 printable characters); "
-            f"remove it to have a new one made"
+            f"token file {path} holds no token (one line of 16 or more printable ASCII "
+            f"characters); remove it to have a new one made"
         )
     return token
 

@@ -6,13 +6,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from importlib import metadata
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from ...errors import StoreError
+from .connection import mark_request
+from .decode import decode_json, decode_query
 from .errors import DEFAULT_ERRORS, ErrorShape, HttpError, from_store_error
 from .guard import Guard
 from .openapi import openapi_document
@@ -84,7 +86,7 @@ class _Service:
     def endpoint(self, route: AnyRoute) -> _Answer:
         async def answer(request: web.Request) -> web.StreamResponse:
             self._guard.check(request, route.auth)
-            query = _decode_query(request, route.query)
+            query = decode_query(request, route.query)
             body = await self._decode_body(request, route)
             path = dict(request.match_info)
             result = await route.handler(Call(body, query, path, request, self.closing))
@@ -95,6 +97,7 @@ class _Service:
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Answer) -> web.StreamResponse:
         """The request boundary: whatever goes wrong becomes an answer, once logged."""
+        mark_request(request)
         if self._in_flight >= self._limits.in_flight:
             return self._failure(
                 request,
@@ -142,12 +145,7 @@ class _Service:
             raise HttpError(
                 415, "not_json", f"Content-Type is {request.content_type!r}: send {_JSON}"
             )
-        try:
-            return cast(object, msgspec.json.decode(raw, type=route.request))
-        except msgspec.ValidationError as error:
-            raise _invalid(error) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise HttpError(400, "invalid_json", f"the body is no valid JSON: {error}") from error
+        return decode_json(raw, route.request)
 
     async def _read(self, request: web.Request, bound: int) -> bytes:
         """The body, at most `bound` bytes, within the time limit."""
@@ -171,31 +169,6 @@ class _Service:
                 retryable=True,
             ) from error
         return bytes(received)
-
-
-def _decode_query(request: web.Request, kind: type | None) -> object:
-    pairs = request.query
-    if kind is None:
-        return None
-    values: dict[str, object] = {}
-    for name in pairs:
-        given = pairs.getall(name)
-        if len(given) > 1:
-            raise HttpError(
-                400, "invalid_request", f"{name} is given {len(given)} times", field=name
-            )
-        values[name] = given[0]
-    try:
-        return cast(object, msgspec.convert(values, kind, strict=False))
-    except msgspec.ValidationError as error:
-        raise _invalid(error) from error
-
-
-def _invalid(error: msgspec.ValidationError) -> HttpError:
-    """msgspec ends its text with the place, `… - at `$.field``."""
-    text, _, place = str(error).partition(" - at `$")
-    field = place.rstrip("`").lstrip(".") or None
-    return HttpError(400, "invalid_request", f"{field}: {text}" if field else text, field=field)
 
 
 def _response(result: object, media: str) -> web.StreamResponse:

@@ -13,9 +13,9 @@ from aiohttp import web
 from ...errors import Conflict, InvalidRequest
 from ..values import HostPort
 from .app import CLOSING, LIMITS
+from .connection import Connection
 
 _BACKLOG = 512
-_LINGER_SECONDS = 1.0  # how long an unread body is read away before the connection is closed
 
 
 def bind_listener(address: HostPort) -> socket.socket:
@@ -55,6 +55,7 @@ class HttpServer:
     address: HostPort
     _app: web.Application
     _runner: web.AppRunner
+    _acceptor: asyncio.Server
 
     @property
     def url(self) -> str:
@@ -65,20 +66,21 @@ class HttpServer:
     async def start(cls, app: web.Application, listen: HostPort | socket.socket) -> HttpServer:
         """Serve `app` in this loop. Raises as `bind_listener`."""
         listener = bind_listener(listen) if isinstance(listen, HostPort) else listen
+        limits = app[LIMITS]
         runner = web.AppRunner(
-            app,
-            handle_signals=False,
-            handler_cancellation=True,
-            access_log=None,
-            shutdown_timeout=app[LIMITS].shutdown_seconds,
-            lingering_time=_LINGER_SECONDS,
+            app, handler_cancellation=True, shutdown_timeout=limits.shutdown_seconds
         )
         await runner.setup()
-        await web.SockSite(runner, listener, backlog=_BACKLOG).start()
-        return cls(bound_address(listener), app, runner)
+        server = runner.server
+        assert server is not None
+        acceptor = await asyncio.get_running_loop().create_server(
+            lambda: Connection(server, limits), sock=listener, backlog=_BACKLOG
+        )
+        return cls(bound_address(listener), app, runner, acceptor)
 
     async def close(self) -> None:
         self._app[CLOSING].set()
+        self._acceptor.close()
         await self._runner.cleanup()
 
 

@@ -1,0 +1,57 @@
+"""Bounds of connections that aiohttp has none for: how many there are, and how long one may take to
+send its first request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from .routes import Limits
+
+_LINGER_SECONDS = 1.0  # how long an unread body is read away before the connection is closed
+_IDLE_SECONDS = 75.0  # between requests of one connection
+
+
+class Connection(web.RequestHandler):
+    """One client's connection."""
+
+    __slots__ = ("_first_request_timer", "_limits", "_server")
+
+    def __init__(self, server: web.Server, limits: Limits) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            lingering_time=_LINGER_SECONDS,
+            keepalive_timeout=_IDLE_SECONDS,
+        )
+        self._server = server
+        self._limits = limits
+        self._first_request_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        if len(self._server.connections) > self._limits.connections:
+            transport.abort()
+            return
+        self._first_request_timer = asyncio.get_running_loop().call_later(
+            self._limits.header_seconds, transport.abort
+        )
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.request_came()
+        super().connection_lost(exc)
+
+    def request_came(self) -> None:
+        """The client is one that speaks HTTP; from now on the idle limit holds."""
+        if self._first_request_timer is not None:
+            self._first_request_timer.cancel()
+            self._first_request_timer = None
+
+
+def mark_request(request: web.Request) -> None:
+    protocol: Any = request.protocol
+    if isinstance(protocol, Connection):
+        protocol.request_came()
