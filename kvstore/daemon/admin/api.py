@@ -200,19 +200,29 @@ class AdminApi:
 
     async def _remove_block(self, call: Plain) -> RemoveAnswer:
         key = parse_key(call.path["key"])
-        found = await self._entries_of(key)
-        entries = [EntryId(key.entry_id + bytes.fromhex(entry.shard)) for entry in found]
+        shards = [bytes.fromhex(entry.shard) for entry in await self._entries_of(key)]
+        entries = [EntryId(key.entry_id + shard) for shard in shards]
         return RemoveAnswer(self._store.remove(entries, time.monotonic()))
 
     async def _explain(self, call: Call[None, KeyQuery]) -> Explanation:
-        return self._store.explain(EntryId(parse_key(call.query.key).entry_id))
+        key = parse_key(call.query.key)
+        shards = await self._entries_of(key) if key.is_block else []
+        if shards:
+            return Explanation(call.query.key, "committed", f"{len(shards)} shards in dram")
+        return self._store.explain(EntryId(key.entry_id))
 
     async def _entries_of(self, key: TextKey) -> list[EntryInfo]:
+        """Looks at every entry, in turns with clients, unless none is surely there."""
+        if (
+            not key.is_block
+            and not self._store.exists([EntryId(key.entry_id)], time.monotonic())[0]
+        ):
+            return []
         found: list[EntryInfo] = []
         cursor = ""
         while True:
             page = self._page(None if key.is_block else b"", key, PAGE, cursor)
-            found += page.entries
+            found += [entry for entry in page.entries if parse_key(entry.key) == key]
             cursor = page.cursor
             if not cursor:
                 return found

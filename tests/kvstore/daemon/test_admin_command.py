@@ -1,0 +1,83 @@
+"""`moontide admin`: tables for people, JSON for scripts, one line when it cannot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from ...store_process import StartStore, StoreProcess
+from .raw_client import local_client
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def daemon(module_store_daemon: StartStore) -> StoreProcess:
+    return module_store_daemon()
+
+
+@pytest.fixture
+def run(daemon: StoreProcess) -> Run:
+    def call(*args: str, url: str = daemon.admin) -> subprocess.CompletedProcess[str]:
+        where = ("--url", url, "--token-file", str(daemon.token_file))
+        return subprocess.run(
+            [sys.executable, "-m", "moontide.kvstore.cli", "admin", *args, *where],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return call
+
+
+def test_json_is_the_answer_of_the_route(daemon: StoreProcess, run: Run) -> None:
+    with local_client(daemon.socket) as client:
+        client.put("a/b", bytes(5000))
+    stats = json.loads(run("stats", "--json").stdout)
+    assert stats["instance"] == daemon.instance
+    assert stats["tiers"]["dram"]["entries"] == 1
+    page = json.loads(run("blocks", "--json").stdout)
+    assert page["entries"][0]["key"] == "s:a/b"
+    told = json.loads(run("evict", "--key", "s:a%2Fb", "--dry-run", "--json").stdout)
+    assert (told["dry_run"], told["tiers"]["dram"]["entries"]) == (True, 1)
+    assert json.loads(run("clear", "--json").stdout) == {"dry_run": False, "entries": 1}
+    assert json.loads(run("audit", "--json").stdout)["differences"] == []
+
+
+def test_people_get_tables_and_sentences(daemon: StoreProcess, run: Run) -> None:
+    with local_client(daemon.socket) as client:
+        client.put("hello", bytes(5000))
+    stats = run("stats")
+    assert stats.returncode == 0, stats.stderr
+    assert "64 MiB" in stats.stdout
+    assert daemon.instance in stats.stdout
+    assert "s:hello" in run("blocks").stdout
+    assert "committed" in run("explain", "s:hello").stdout
+    assert "1 entries would be removed" in run("clear", "--dry-run").stdout
+    assert "accounts agree" in run("audit").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("explain", "nonsense"), "kv:HEX"),
+        (("blocks", "--namespace", "zz"), "zz"),
+    ],
+)
+def test_a_refusal_is_one_line(run: Run, args: tuple[str, ...], told: str) -> None:
+    ended = run(*args)
+    assert ended.returncode == 1
+    assert told in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_nobody_there_is_one_line(run: Run) -> None:
+    ended = run("stats", url="http://127.0.0.1:1")
+    assert ended.returncode == 1
+    assert "http://127.0.0.1:1" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
