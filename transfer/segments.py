@@ -45,6 +45,7 @@ class Segment:
         self.num_bytes = num_bytes
         self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.readable_descriptor = -1
+        self._map: mmap.mmap | None = None
         try:
             os.fchmod(self.descriptor, 0o400)
             os.ftruncate(self.descriptor, num_bytes)
@@ -78,13 +79,13 @@ class Segment:
         """Gives the whole pages within a range back to the machine; they read as zeros."""
         start = align_up(offset, PAGE_BYTES)
         stop = (offset + num_bytes) // PAGE_BYTES * PAGE_BYTES
-        if stop > start:
+        if stop > start and self._map is not None:
             self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
 
     def close(self) -> None:
         """Idempotent. Memory stays mapped until the last view of `buffer` is gone."""
         self._close_descriptors()
-        self.buffer, self._map = memoryview(b""), mmap.mmap(-1, PAGE_BYTES)
+        self.buffer, self._map = memoryview(b""), None
 
     def _close_descriptors(self) -> None:
         for descriptor in (self.descriptor, self.readable_descriptor):

@@ -77,7 +77,7 @@ class EventLog:
         missing = self.seq - seq
         if not 0 <= missing <= len(self._ring):
             return None
-        return [self._ring[index] for index in range(len(self._ring) - missing, len(self._ring))]
+        return list(self._ring)[-missing:] if missing else []
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.seq, _stored_events(self.seq, self._contents()))

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 from moontide.transfer.types import Instance
 
+from ..errors import InvalidRequest
 from ..keys import BlockKey, EntryId, Namespace
 from ..layout import Shard
+from ..slots import SlotState
 from ..types import Extent, IfExists, Located, PutResult
-from .event_log import EventLog
+from .audit import audit
+from .catalog import Catalog
+from .clearing import clear, give_memory_back
+from .contents import Contents
+from .counters import Counters
+from .coverage import find_prefix
+from .entries import DropReason, Entries
+from .event_log import EventLog, Holding
+from .eviction import SlruPolicy
+from .hbm import HbmDirectory
+from .inspection import Inspection
+from .namespaces import Namespaces
+from .owners import Owner, Owners
+from .pins import Pins
+from .placement import Placement
+from .pool import Holder, Pool, PoolSegment
+from .requests import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
+from .reservations import Batch, Reservations
+from .slot_table import NO_SLOT
+from .statistics import tier_stats
 from .types import (
     AuditReport,
     BlocksFound,
@@ -33,75 +55,114 @@ class Store:
     connection; what it reserved or view-pinned ends with `disconnect`. Bad arguments raise
     InvalidRequest; what a peer can cause (a finished reservation, a miss, no room) is a result."""
 
-    events: EventLog
-    instance: Instance
-    settings: PoolSettings
+    def __init__(self, settings: PoolSettings, instance: Instance, now: float) -> None:
+        self.settings = settings
+        self.instance = instance
+        self.events = EventLog(self._holdings)
+        ratio = settings.protected_ratio if settings.eviction == "slru" else 0.0
+        self._started = now
+        self._catalog = Catalog(settings.max_entries)
+        self._pool = Pool(settings, lambda: SlruPolicy(self._catalog.links, ratio))
+        self._namespaces = Namespaces()
+        self._owners = Owners()
+        self._counters = Counters()
+        self._entries = Entries(
+            self._catalog,
+            self._pool,
+            self.events,
+            self._counters,
+            instance=str(instance),
+            namespace_digest=self._namespaces.hex_digest,
+            started=now,
+        )
+        self._contents = Contents(self._catalog, self._pool, self._namespaces)
+        self._placement = Placement(self._entries)
+        self._reservations = Reservations(self._entries, self._placement)
+        max_pinned = int(settings.max_pin_ratio * self._pool.capacity_bytes)
+        self._pins = Pins(self._entries, max_pinned)
+        self._hbm = HbmDirectory(self.events)
+        self._inspection = Inspection(self._entries, self._namespaces)
 
     # -- life -------------------------------------------------------------------------
 
     @classmethod
     def create(cls, settings: PoolSettings, instance: Instance, *, now: float = 0.0) -> Store:
         """Allocates the whole pool. Raises SegmentUnavailable naming asked and available."""
-        raise NotImplementedError
+        return cls(settings, instance, now)
 
     def close(self) -> None:
         """Gives the pool back. Buffers handed out earlier stay readable until they are dropped."""
-        raise NotImplementedError
+        self._catalog.close()
+        self._pool.close()
 
     # -- connections ------------------------------------------------------------------
 
     def connect(self, owner: OwnerId, client: Instance) -> None:
-        raise NotImplementedError
+        self._owners.connect(owner, client)
 
     def disconnect(self, owner: OwnerId, now: float) -> None:
         """Drops the owner's views and hbm blocks and aborts its reservations; those the client
         could write itself stay in quarantine until `client_quiesced` or `client_exited`."""
-        raise NotImplementedError
+        if owner in self._owners:
+            self._end_owner(self._owners.pop(owner), stopped=False)
 
     def client_quiesced(self, client: Instance) -> None:
         """No write of the client's earlier connections is running: ends its quarantine."""
-        raise NotImplementedError
+        self._reservations.release_quarantine(client)
 
     def client_exited(self, client: Instance) -> None:
         """The process is gone: ends its quarantine and its grants. Its entries stay."""
-        raise NotImplementedError
+        for owner in self._owners.of_client(client):
+            self._end_owner(self._owners.pop(owner.id), stopped=True)
+        self._reservations.release_quarantine(client)
+        for segment in self._pool.end_arena(client):
+            self._placement.returned(segment)
 
     def release_segment(self, client: Instance, segment: int) -> None:
         """The client has unmapped a granted segment for good."""
-        raise NotImplementedError
+        self._check_granted(segment, client)
+        for owner in self._owners.of_client(client):
+            self._reservations.end_in_segment(owner, segment)
+        self._pool.orphan(self._pool.segments[segment])
+        self._placement.returned(segment)
 
     def take_revocations(self) -> list[Revocation]:
         """Granted segments to ask back since the last call (RevokeSegment to every connection of
         that client, or any one)."""
-        raise NotImplementedError
+        return self._placement.take_revocations()
 
     # -- memory to hand over ------------------------------------------------------------
 
     @property
     def segment_sizes(self) -> list[int]:
-        raise NotImplementedError
+        return [segment.memory.num_bytes for segment in self._pool.segments]
+
+    @property
+    def max_entry_bytes(self) -> int:
+        return self.settings.segment_bytes
 
     @property
     def slot_table_descriptor(self) -> int:
         """Read-only. Stays the store's: pass it on, do not close it (so for the next two)."""
-        raise NotImplementedError
+        return self._catalog.table.memory.readable_descriptor
 
     @property
     def slot_table_bytes(self) -> int:
-        raise NotImplementedError
+        return self._catalog.table.num_bytes
 
     def readable_descriptor(self, segment: int) -> int:
-        raise NotImplementedError
+        return self._segment(segment).memory.readable_descriptor
 
     def writable_descriptor(self, segment: int, client: Instance) -> int:
         """Raises InvalidRequest unless the segment is granted to `client`."""
-        raise NotImplementedError
+        self._check_granted(segment, client)
+        return self._pool.segments[segment].memory.descriptor
 
     # -- writing ----------------------------------------------------------------------
 
     def open_namespace(self, namespace: Namespace) -> int:
         """Number of the namespace here; equal namespaces give equal numbers."""
-        raise NotImplementedError
+        return self._namespaces.open(namespace)
 
     def reserve(
         self,
@@ -118,7 +179,20 @@ class Store:
         """Space for single-extent entries, one result an entry. EXISTS for `keep` and `error` when
         the entry is committed; FULL when nothing can be evicted; FAILED for a size no segment
         holds. Evicts as needed."""
-        raise NotImplementedError
+        check_entries(entries, sizes)
+        if if_exists not in ("keep", "replace", "error"):
+            raise InvalidRequest(f"if_exists is {if_exists!r}; known: keep, replace, error")
+        if ttl_s is not None:
+            check_ttl("ttl_s", ttl_s, MAX_ENTRY_TTL_SECONDS)
+        self._expire_due(now)
+        batch = Batch(
+            self._owners.get(owner),
+            if_exists=if_exists,
+            ttl_s=ttl_s,
+            soft_pin=soft_pin,
+            shared_memory=shared_memory,
+        )
+        return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
 
     def reserve_blocks(
         self,
@@ -133,7 +207,24 @@ class Store:
     ) -> list[ReserveResult]:
         """Space for every (block, shard), block-major. `keys` are one chain whose first block
         follows `parent` (empty: a root)."""
-        raise NotImplementedError
+        check_chain(keys, shards, parent)
+        opened = self._namespaces.get(namespace)
+        packed = [shard.pack() for shard in shards]
+        shapes = [opened.geometry(shard) for shard in packed]
+        opened.stored.update(dict.fromkeys(packed))
+        batch = Batch(
+            self._owners.get(owner),
+            namespace=namespace,
+            shared_memory=shared_memory,
+            parents=dict(zip(keys, [parent, *keys], strict=False)),
+        )
+        return self._reservations.reserve(
+            batch,
+            [b"k" + key + shard for key in keys for shard in packed],
+            [shape.num_bytes for shape in shapes] * len(keys),
+            [shape.num_extents for shape in shapes] * len(keys),
+            now,
+        )
 
     def advance(
         self,
@@ -146,7 +237,7 @@ class Store:
     ) -> None:
         """Layer `extent` of each reservation is complete. Raises InvalidRequest on one that is
         not the owner's (counted), or out of order; then none has moved."""
-        raise NotImplementedError
+        self._reservations.advance(self._owners.get(owner), slots, generations, extent, checksums)
 
     def commit(
         self,
@@ -159,28 +250,30 @@ class Store:
         """Makes reservations visible: STORED; EXISTS (another was first, space is freed); FAILED
         (no such reservation of this owner, or extents missing). `checksums` for single-extent
         entries, empty when every extent was advanced."""
-        raise NotImplementedError
+        return self._reservations.commit(
+            self._owners.get(owner), slots, generations, checksums, now
+        )
 
     def abort(self, owner: OwnerId, slots: Sequence[int], generations: Sequence[int]) -> int:
         """The writer has stopped: frees the space at once. Unknown ones are counted, not errors.
         Returns how many ended."""
-        raise NotImplementedError
+        return self._reservations.abort(self._owners.get(owner), slots, generations)
 
     def buffer(self, slot: int, generation: int) -> memoryview:
         """The entry's bytes in the pool, writable, of a reserved or committed entry. Valid while
         the entry is reserved or pinned; raises InvalidRequest when that generation is gone."""
-        raise NotImplementedError
+        return self._contents.buffer(slot, generation)
 
     def extents(self, slot: int, generation: int) -> list[Extent]:
         """Complete extents of a reserved or committed entry. Raises like `buffer`."""
-        raise NotImplementedError
+        return self._contents.extents(slot, generation)
 
     def watch_extent(
         self, slot: int, generation: int, extent: int, callback: ExtentCallback
     ) -> Callable[[], None]:
         """Calls back once when the watermark passes `extent` or the reservation ends; at once when
         that is already so. Returns a function that cancels. Raises Busy beyond the bound."""
-        raise NotImplementedError
+        return self._reservations.watch(slot, generation, extent, callback)
 
     # -- finding ----------------------------------------------------------------------
 
@@ -190,7 +283,20 @@ class Store:
         """One `Located` or None an entry, and a ticket (b"" without a pin or a hit). `pin_s`: None
         no pin, 0 a view that ends with its owner, > 0 a ticket with that TTL. Raises OutOfSpace
         when the client would pin more than its share."""
-        raise NotImplementedError
+        self._expire_due(now)
+        requester = self._owners.get(owner)
+        committed, counters = self._catalog.committed, self._counters
+        slots = [committed.get(entry) for entry in entries]
+        hits = [slot for slot in slots if slot is not None]
+        ticket = b""
+        if pin_s is not None and hits:
+            ticket = self._pins.take(requester, hits, pin_s, now)
+        self._entries.touch(hits, now)
+        found = [None if slot is None else self._contents.locate(slot) for slot in slots]
+        counters.hits += len(hits)
+        counters.misses += len(slots) - len(hits)
+        counters.bytes_out += sum([located.length for located in found if located is not None])
+        return found, ticket
 
     def lookup_blocks(
         self,
@@ -204,41 +310,86 @@ class Store:
     ) -> BlocksFound:
         """Longest prefix of `keys` whose stored shards cover `coverage`; see `lookup` for pins.
         `pending` also counts reservations still being written."""
-        raise NotImplementedError
+        check_chain(keys, coverage)
+        self._expire_due(now)
+        requester = self._owners.get(owner)
+        opened = self._namespaces.get(namespace)
+        wanted = [shard.pack() for shard in coverage]
+        for shard in wanted:
+            opened.geometry(shard)
+        found = find_prefix(
+            self._catalog, opened, keys, wanted, self._catalog.pending if pending else {}
+        )
+        ticket = b""
+        if pin_s is not None and found.slots:
+            ticket = self._pins.take(requester, found.slots, pin_s, now)
+        self._entries.touch(reversed(found.slots), now)
+        self._counters.hits += len(found.slots)
+        self._counters.misses += (len(keys) - len(found.blocks)) * len(wanted)
+        self._counters.bytes_out += sum(map(self._contents.length, found.slots))
+        checksums = self._contents.checksums(found.slots)
+        return BlocksFound(found.blocks, found.shards, checksums, ticket)
 
     def exists(self, entries: Sequence[EntryId], now: float) -> list[bool]:
-        raise NotImplementedError
+        self._expire_due(now)
+        committed = self._catalog.committed
+        return [entry in committed for entry in entries]
 
     def unpin(self, owner: OwnerId, ticket: bytes) -> None:
         """Ends a view of this owner, or a ticket of anyone. Raises InvalidRequest (counted) on an
         unknown one or another owner's view."""
-        raise NotImplementedError
+        self._pins.release(self._owners.get(owner), ticket)
 
     def renew(self, ticket: bytes, ttl_s: float, now: float) -> None:
         """Raises InvalidRequest on an unknown or expired ticket, or a view."""
-        raise NotImplementedError
+        self._pins.expire(now)
+        self._pins.renew(ticket, ttl_s, now)
 
     # -- ending -----------------------------------------------------------------------
 
     def remove(self, entries: Sequence[EntryId], now: float) -> int:
         """Number removed. A pinned one is a miss from now on; its space stays until unpinned."""
-        raise NotImplementedError
+        self._expire_due(now)
+        slots = {self._catalog.committed.get(entry, NO_SLOT) for entry in entries} - {NO_SLOT}
+        self._entries.drop(list(slots), DropReason.REMOVED)
+        self._counters.removals += len(slots)
+        return len(slots)
 
     def clear(self, namespace: bytes | None, strings_only: bool, now: float) -> int:
         """Removes a namespace (digest), all string entries, or everything, and gives the catalog's
         memory back."""
-        raise NotImplementedError
+        removed = clear(self._entries, self._namespaces, namespace, strings_only)
+        self._counters.removals += removed
+        give_memory_back(self._entries)
+        return removed
 
     def evict(self, scope: EvictScope, now: float, dry_run: bool) -> Evicted:
-        raise NotImplementedError
+        self._expire_due(now)
+        chosen = self._inspection.choose(scope, now)
+        result = self._inspection.measure(chosen)
+        if not dry_run:
+            self._entries.drop(chosen, DropReason.EVICTED)
+            self._counters.evictions += len(chosen)
+        return result
 
     def expire(self, now: float) -> None:
         """Ends entries and tickets whose time has come. Call it every 100 ms."""
-        raise NotImplementedError
+        due = self._entries.expiry.pop_due(now)
+        if due:
+            self._entries.drop(due, DropReason.EXPIRED)
+            self._counters.expirations += len(due)
+        self._pins.expire(now)
 
     def report_corrupt(self, slot: int, generation: int, now: float) -> bool:
         """Recomputes the checksums of a committed entry and drops it when they differ (True)."""
-        raise NotImplementedError
+        if self._catalog.find(slot, generation) != SlotState.COMMITTED:
+            return False
+        if self._contents.is_intact(slot, generation):
+            return False
+        if self._catalog.committed.get(self._catalog.entry(slot)) == slot:
+            self._entries.drop([slot], DropReason.CORRUPT)
+        self._counters.corrupt += 1
+        return True
 
     # -- engines ----------------------------------------------------------------------
 
@@ -252,7 +403,12 @@ class Store:
     ) -> None:
         """Blocks in an engine's own device cache, published as events with tier hbm whose entry
         ids are b"k" + block key. Raises OutOfSpace beyond the bound a connection may publish."""
-        raise NotImplementedError
+        opened, client = self._namespaces.get(namespace), self._owners.get(owner).client
+        check_keys((*stored, *removed))
+        if cleared:
+            self._hbm.clear(owner, opened)
+        self._hbm.discard(owner, opened, removed)
+        self._hbm.add(owner, client, opened, stored)
 
     # -- operating ----------------------------------------------------------------------
 
@@ -260,13 +416,64 @@ class Store:
         self, *, namespace: bytes | None, key_prefix: bytes, limit: int, cursor: str, now: float
     ) -> EntryPage:
         """Committed entries in slot order. `namespace` b"" selects string entries."""
-        raise NotImplementedError
+        return self._inspection.page(
+            namespace=namespace, key_prefix=key_prefix, limit=limit, cursor=cursor, now=now
+        )
 
     def explain(self, entry: EntryId) -> Explanation:
-        raise NotImplementedError
+        return self._inspection.explain(entry)
 
     def stats(self, now: float) -> Stats:
-        raise NotImplementedError
+        counters, pool = self._counters, self._pool
+        return Stats(
+            instance=str(self.instance),
+            tiers=tier_stats(self._entries, len(self._hbm)),
+            pins=counters.num_pins,
+            tickets=len(self._pins),
+            in_flight=len(self._reservations),
+            quarantined=self._reservations.num_quarantined,
+            clients=len(self._owners),
+            namespaces=len(self._namespaces),
+            segments=len(pool.segments),
+            segments_granted=pool.num_held(Holder.GRANTED),
+            segments_orphaned=pool.num_held(Holder.ORPHANED),
+            segments_free=pool.num_held(Holder.FREE),
+            refused_puts=counters.refused_puts,
+            double_releases=counters.double_releases,
+            stale_notices=counters.stale_notices,
+            hbm_blocks=len(self._hbm),
+            events_seq=self.events.seq,
+            uptime_s=now - self._started,
+        )
 
     def audit(self) -> AuditReport:
-        raise NotImplementedError
+        return audit(self._entries, self._reservations, self._pins)
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _end_owner(self, owner: Owner, *, stopped: bool) -> None:
+        self._pins.end_owner(owner)
+        self._reservations.end_owner(owner, stopped=stopped)
+        self._hbm.end_owner(owner.id)
+
+    def _expire_due(self, now: float) -> None:
+        """No answer counts what has expired, however late `expire` is called."""
+        if self._entries.expiry.is_due(now):
+            self.expire(now)
+
+    def _segment(self, index: int) -> PoolSegment:
+        if not 0 <= index < len(self._pool.segments):
+            raise InvalidRequest(f"segment {index}; there are {len(self._pool.segments)}")
+        return self._pool.segments[index]
+
+    def _check_granted(self, index: int, client: Instance) -> None:
+        segment = self._segment(index)
+        if (
+            segment.holder is not Holder.GRANTED
+            or segment.arena is None
+            or segment.arena.client != client
+        ):
+            raise InvalidRequest(f"segment {index} is not granted to {client}")
+
+    def _holdings(self) -> list[Holding]:
+        return [*self._entries.holdings(), *self._hbm.holdings()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, NewType
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,7 @@ from ..errors import InvalidRequest
 from ..types import ReserveStatus
 from ..wire import BlockEntry
 
-OwnerId = NewType("OwnerId", int)
+OwnerId = int
 """One connection, as the daemon numbers them. What an owner reserved or pinned ends with it."""
 ExtentCallback = Callable[[bool], None]
 """True: the extent is complete. False: the reservation ended before it was."""

@@ -1,0 +1,248 @@
+"""Offset allocator of one segment: two-level segregated fit (Masmano et al., 2004).
+
+Free extents sit in bins whose widths grow with their size: 16 bins to a power of two. No object is
+kept for a live extent: the caller knows its size and says so when it frees. Sizes from 4 KiB are
+rounded to whole, aligned pages, smaller ones to cache lines.
+
+    |live|free|live|live|··cursor: the extent small requests are cut from··|live|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
+
+_GRANULE = CACHE_LINE_BYTES
+_PAGE = PAGE_BYTES // _GRANULE
+_EXACT_TRIES = 8
+"""Free extents of a request's own bin that are tried before larger bins."""
+
+
+def occupied_bytes(num_bytes: int) -> int:
+    """What an extent of `num_bytes` takes of the segment."""
+    return _granules(num_bytes) * _GRANULE
+
+
+def occupied_bytes_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`occupied_bytes` of each."""
+    pages = -(-lengths // PAGE_BYTES) * PAGE_BYTES
+    lines = np.maximum(-(-lengths // _GRANULE), 1) * _GRANULE
+    return np.where(lengths >= PAGE_BYTES, pages, lines)
+
+
+def _granules(num_bytes: int) -> int:
+    if num_bytes >= PAGE_BYTES:
+        return -(-num_bytes // PAGE_BYTES) * _PAGE
+    return -(-num_bytes // _GRANULE) or 1
+
+
+def _bin(size: int) -> int:
+    """Bin of a free extent of `size` granules: monotonic, exact below 32."""
+    level = size.bit_length() - 5
+    return size if level <= 0 else (level << 4) + (size >> level)
+
+
+def _last(bin_: dict[int, None]) -> int:
+    """Newest of a bin. Through popitem, which forgets deleted entries that `reversed` would have
+    to step over each time."""
+    start, _ = bin_.popitem()
+    bin_[start] = None
+    return start
+
+
+class OffsetAllocator:
+    """Space of one segment of `num_bytes` (whole pages). Inside, all is in granules of 64 bytes."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self.used_bytes = 0
+        size = num_bytes // _GRANULE
+        self._sizes: dict[int, int] = {}  # start of a binned free extent → its size
+        self._starts: dict[int, int] = {}  # its end → its start
+        self._bins: list[dict[int, None]] = [{} for _ in range(_bin(size) + 1)]
+        self._filled = 0  # bit i: bin i is not empty
+        self._cursor = 0
+        self._cursor_end = size
+
+    @classmethod
+    def holding(cls, num_bytes: int, live: Iterable[tuple[int, int]]) -> OffsetAllocator:
+        """One in which just the `live` extents (offset, requested bytes) are taken."""
+        allocator = cls(num_bytes)
+        for offset, length in sorted(live):
+            start = offset // _GRANULE
+            if start > allocator._cursor:
+                allocator._insert(allocator._cursor, start - allocator._cursor)
+            allocator._cursor = start + _granules(length)
+            allocator.used_bytes += occupied_bytes(length)
+        return allocator
+
+    def allocate(self, num_bytes: int) -> int | None:
+        """Offset of a new extent, or None when no free extent holds it."""
+        size = _granules(num_bytes)
+        alignment = _PAGE if size >= _PAGE else 1
+        own = _bin(size)
+        start = -1
+        if self._filled >> own & 1:
+            start = self._take_from_own_bin(self._bins[own], size, alignment)
+        if start < 0:
+            start = self._take_from_cursor(size, alignment)
+        if start < 0 and self._filled >> own:
+            start = self._take_from_larger(size, alignment, own)
+        if start < 0:
+            return None
+        self.used_bytes += size * _GRANULE
+        return start * _GRANULE
+
+    def free(self, offset: int, num_bytes: int) -> None:
+        """Ends the extent that `allocate(num_bytes)` placed at `offset`."""
+        size = _granules(num_bytes)
+        self.used_bytes -= size * _GRANULE
+        self._release(offset // _GRANULE, size)
+
+    @property
+    def largest_free_bytes(self) -> int:
+        """Largest request that would fit now, at most."""
+        largest = self._cursor_end - self._cursor
+        if self._filled:
+            top = self._bins[self._filled.bit_length() - 1]
+            largest = max(largest, max(self._sizes[start] for start in top))
+        return largest * _GRANULE
+
+    def free_extents(self) -> Iterator[tuple[int, int]]:
+        """(offset, bytes) of each, in no order."""
+        for start, size in self._sizes.items():
+            yield start * _GRANULE, size * _GRANULE
+        if self._cursor_end > self._cursor:
+            yield self._cursor * _GRANULE, (self._cursor_end - self._cursor) * _GRANULE
+
+    def check_integrity(self, live: Iterable[tuple[int, int]]) -> list[str]:
+        """Differences between this allocator and its `live` extents (offset, requested bytes):
+        together with the free ones they must tile the segment."""
+        spans = [(offset, occupied_bytes(size), "live") for offset, size in live]
+        differences = []
+        used = sum(span[1] for span in spans)
+        if used != self.used_bytes:
+            differences.append(f"live extents take {used} bytes, used_bytes is {self.used_bytes}")
+        spans += [(offset, size, "free") for offset, size in self.free_extents()]
+        expected = 0
+        for offset, size, kind in sorted(spans):
+            if offset != expected:
+                differences.append(f"{kind} extent at {offset}, expected one at {expected}")
+            expected = offset + size
+        if expected != self.num_bytes:
+            differences.append(f"extents end at {expected}, the segment at {self.num_bytes}")
+        return differences + self._check_bins()
+
+    def _check_bins(self) -> list[str]:
+        binned = {start: index for index, bin_ in enumerate(self._bins) for start in bin_}
+        expected = {start: _bin(size) for start, size in self._sizes.items()}
+        ends = {start + size: start for start, size in self._sizes.items()}
+        filled = sum(1 << index for index, bin_ in enumerate(self._bins) if bin_)
+        agree = binned == expected and ends == self._starts and filled == self._filled
+        return [] if agree else ["the bins disagree with the free extents"]
+
+    # -- taking -----------------------------------------------------------------------
+
+    def _take_from_own_bin(self, bin_: dict[int, None], size: int, alignment: int) -> int:
+        """Start of an extent cut from one of the last few in `bin_` (some may be smaller), or
+        -1."""
+        tried: list[int] = []
+        taken = -1
+        while bin_ and taken < 0 and len(tried) < _EXACT_TRIES:
+            start, _ = bin_.popitem()
+            tried.append(start)
+            taken = self._aligned_fit(start, size, alignment)
+        for start in tried:
+            bin_[start] = None
+        return taken if taken < 0 else self._cut(tried[-1], taken, size)
+
+    def _aligned_fit(self, start: int, size: int, alignment: int) -> int:
+        """Where a request would lie in the free extent at `start`, or -1."""
+        aligned = -(-start // alignment) * alignment
+        return aligned if aligned + size <= start + self._sizes[start] else -1
+
+    def _take_from_cursor(self, size: int, alignment: int) -> int:
+        start = self._cursor
+        aligned = -(-start // alignment) * alignment
+        stop = aligned + size
+        if stop > self._cursor_end:
+            return -1
+        if aligned > start:
+            self._insert(start, aligned - start)
+        self._cursor = stop
+        return aligned
+
+    def _take_from_larger(self, size: int, alignment: int, own: int) -> int:
+        """From a bin that surely holds it; then from any in between that happens to."""
+        worst = size + alignment - 1
+        sure = _bin(worst + (1 << max(worst.bit_length() - 5, 0)) - 1)
+        above = self._filled >> sure
+        if above:
+            index = sure + (above & -above).bit_length() - 1
+            start = _last(self._bins[index])
+            if size < _PAGE:
+                return self._move_cursor(start, size)
+            return self._cut(start, -(-start // alignment) * alignment, size)
+        for index in range(own, min(sure, len(self._bins))):
+            if self._filled >> index & 1:
+                for start in self._bins[index]:
+                    aligned = self._aligned_fit(start, size, alignment)
+                    if aligned >= 0:
+                        return self._cut(start, aligned, size)
+        return -1
+
+    def _move_cursor(self, start: int, size: int) -> int:
+        """Makes a binned extent the cursor and cuts from it."""
+        old, old_end = self._cursor, self._cursor_end
+        self._cursor_end = start + self._remove(start)
+        self._cursor = start + size
+        if old_end > old:
+            self._insert(old, old_end - old)
+        return start
+
+    def _cut(self, start: int, aligned: int, size: int) -> int:
+        stop = start + self._remove(start)
+        if aligned > start:
+            self._insert(start, aligned - start)
+        if stop > aligned + size:
+            self._insert(aligned + size, stop - aligned - size)
+        return aligned
+
+    # -- free extents -------------------------------------------------------------------
+
+    def _release(self, start: int, size: int) -> None:
+        """Joins the extent with its free neighbours."""
+        stop = start + size
+        before = self._starts.get(start)
+        if before is not None:
+            self._remove(before)
+            start = before
+        if stop in self._sizes:
+            stop += self._remove(stop)
+        if stop == self._cursor and self._cursor < self._cursor_end:
+            self._cursor = start
+        elif start == self._cursor_end and self._cursor < self._cursor_end:
+            self._cursor_end = stop
+        else:
+            self._insert(start, stop - start)
+
+    def _insert(self, start: int, size: int) -> None:
+        self._sizes[start] = size
+        self._starts[start + size] = start
+        index = _bin(size)
+        self._bins[index][start] = None
+        self._filled |= 1 << index
+
+    def _remove(self, start: int) -> int:
+        size = self._sizes.pop(start)
+        del self._starts[start + size]
+        index = _bin(size)
+        bin_ = self._bins[index]
+        del bin_[start]
+        if not bin_:
+            self._filled &= ~(1 << index)
+        return size

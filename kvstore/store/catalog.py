@@ -1,0 +1,116 @@
+"""What the pool holds: key → slot, and a column for everything known of a slot.
+
+No Python object is kept for an entry besides its key and its number: the header slot's words and
+`array` columns hold the rest, so a million entries neither cost much nor stall the collector.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..keys import BLOCK_KEY_BYTES, EntryId
+from ..slots import HEAD, WORDS, SlotState
+from .chains import Chains
+from .eviction import Links
+from .slot_table import SlotTable
+
+SOFT_PINNED, DEAD, QUARANTINED = 1, 2, 4
+"""Bits of the flags column. DEAD: its end waits for the last unpin."""
+STRINGS = 0
+"""Namespace number of string entries."""
+
+
+class Catalog:
+    """Columns are indexed by slot and as long as `table.num_slots`."""
+
+    def __init__(self, max_entries: int) -> None:
+        self.table = SlotTable(max_entries)
+        self.words = self.table.words
+        self.committed: dict[bytes, int] = {}
+        self.pending: dict[bytes, int] = {}  # blocks still being written, first reservation
+        self.chains = Chains()
+        self.links = Links(self.words)
+        self.namespaces = array("H")
+        self.flags = array("B")
+        self.pins = array("I")
+        self.touched = array("I")  # tick of the last use
+        # An object array, since the collector walks lists but not these.
+        self.keys = np.empty(0, object)
+        self.checksums: dict[int, bytearray] = {}  # multi-extent entries: u64 LE each
+
+    def close(self) -> None:
+        self.table.close()
+
+    def take_slot(self) -> int:
+        """A free slot, or NO_SLOT."""
+        slot = self.table.take()
+        if slot >= len(self.flags):
+            self._resize(self.table.num_slots)
+        return slot
+
+    def give_back_slot(self, slot: int) -> None:
+        self.keys[slot] = None
+        self.flags[slot] = 0
+        self.checksums.pop(slot, None)
+        self.table.give_back(slot)
+
+    def forget(self, slots: NDArray[np.int64]) -> None:
+        """Frees committed, unpinned slots all at once; no other slot may be linked to them."""
+        for slot in self.checksums.keys() & set(slots.tolist()):
+            del self.checksums[slot]
+        for column in (*self.chains.columns(), *self.links.columns(), self.flags):
+            np.frombuffer(column, f"u{column.itemsize}")[slots] = 0
+        self.keys[slots] = None
+        self.table.give_back_many(slots)
+
+    def find(self, slot: int, generation: int) -> SlotState:
+        """State of the slot if it still has that generation, else FREE."""
+        if not 0 < slot < len(self.flags):
+            return SlotState.FREE
+        head = self.words[slot * WORDS + HEAD]
+        return SlotState(head & 0xFF) if head >> 32 == generation else SlotState.FREE
+
+    def entry(self, slot: int) -> EntryId:
+        return EntryId(self.keys[slot])
+
+    def used_slots(self) -> list[int]:
+        heads = self.table.rows()[:, HEAD]
+        return [int(slot) for slot in np.flatnonzero(heads & 0xFF)]
+
+    def trim(self) -> None:
+        """Gives memory of what is no longer there back."""
+        self.committed = dict(self.committed)
+        self.pending = dict(self.pending)
+        self.checksums = dict(self.checksums)
+        self._resize(self.table.trim())
+
+    def _resize(self, num_slots: int) -> None:
+        missing = num_slots - len(self.flags)
+        for column in (
+            *self.chains.columns(),
+            *self.links.columns(),
+            self.namespaces,
+            self.flags,
+            self.pins,
+            self.touched,
+        ):
+            if missing > 0:
+                column.frombytes(bytes(missing * column.itemsize))
+            else:
+                del column[num_slots:]
+        self.keys.resize(num_slots, refcheck=False)
+
+
+def is_block(entry: bytes) -> bool:
+    return entry[:1] == b"k"
+
+
+def block_key_of(entry: bytes) -> bytes:
+    return entry[1 : 1 + BLOCK_KEY_BYTES]
+
+
+def shard_of(entry: bytes) -> bytes:
+    return entry[1 + BLOCK_KEY_BYTES :]

@@ -1,0 +1,77 @@
+"""Reading entries: where their bytes lie, their extents, whether they are what was put."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moontide.transfer import checksum
+
+from ..errors import InvalidRequest
+from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, WORDS, SlotState
+from ..types import Extent, Located
+from .catalog import STRINGS, Catalog
+from .namespaces import Namespaces
+from .pool import Pool
+
+
+class Contents:
+    def __init__(self, catalog: Catalog, pool: Pool, namespaces: Namespaces) -> None:
+        self._catalog = catalog
+        self._pool = pool
+        self._namespaces = namespaces
+
+    def locate(self, slot: int) -> Located:
+        words, position = self._catalog.words, slot * WORDS
+        return Located(
+            slot,
+            words[position] >> 32,
+            words[position + PLACE] >> 32,
+            words[position + OFFSET],
+            words[position + LENGTH],
+            words[position + CHECKSUM],
+        )
+
+    def length(self, slot: int) -> int:
+        return self._catalog.words[slot * WORDS + LENGTH]
+
+    def buffer(self, slot: int, generation: int) -> memoryview:
+        """Raises InvalidRequest unless the entry is reserved or committed in that generation."""
+        if self._catalog.find(slot, generation) not in (SlotState.RESERVED, SlotState.COMMITTED):
+            raise InvalidRequest(f"slot {slot} holds no entry of generation {generation}")
+        words, position = self._catalog.words, slot * WORDS
+        memory = self._pool.segments[words[position + PLACE] >> 32].memory
+        offset = words[position + OFFSET]
+        return memory.buffer[offset : offset + words[position + LENGTH]]
+
+    def extents(self, slot: int, generation: int) -> list[Extent]:
+        """The complete ones. Raises like `buffer`."""
+        length = len(self.buffer(slot, generation))
+        words, position = self._catalog.words, slot * WORDS
+        complete = words[position] >> 8 & 0xFFFF
+        sums = memoryview(self.checksums([slot])).cast("Q")
+        namespace = self._catalog.namespaces[slot]
+        if namespace == STRINGS:
+            return [Extent(0, length, sums[0])][:complete]
+        shape = self._namespaces.get(namespace).geometry_of(self._catalog.entry(slot))
+        return [
+            Extent(index * shape.stride, shape.layer_bytes, sums[index])
+            for index in range(complete)
+        ]
+
+    def checksums(self, slots: Sequence[int]) -> bytes:
+        """u64 LE each, entry after entry, 0 where an extent is not complete."""
+        words, tables = self._catalog.words, self._catalog.checksums
+        return b"".join(
+            [
+                tables.get(slot) or words[slot * WORDS + CHECKSUM].to_bytes(8, "little")
+                for slot in slots
+            ]
+        )
+
+    def is_intact(self, slot: int, generation: int) -> bool:
+        """Sums every complete extent again. Reads the whole entry."""
+        data = self.buffer(slot, generation)
+        return all(
+            checksum(data[offset : offset + length]) == expected
+            for offset, length, expected in self.extents(slot, generation)
+        )

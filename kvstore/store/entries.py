@@ -1,0 +1,303 @@
+"""Life and end of entries: what happens to catalog, pool, eviction order, events and accounts when
+one becomes visible, is pinned, used, or dropped.
+
+   reserved ──commit──► committed ──drop──► space free
+                            └──drop while pinned──► dead ──last unpin──► space free
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from ..events import EventKind
+from ..slots import HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
+from ..types import Tier
+from .allocator import occupied_bytes
+from .catalog import DEAD, SOFT_PINNED, STRINGS, Catalog, block_key_of, is_block, shard_of
+from .counters import Counters
+from .event_log import EventLog, Holding
+from .expiry import Expiry
+from .pool import Arena, Pool
+
+REMEMBERED_DROPS = 4096
+MAX_ANCESTORS = 4096
+MAX_EVENT_ENTRIES = 4096
+TICKS_PER_SECOND = 10
+
+
+class DropReason(enum.Enum):
+    EVICTED = "evicted to make room"
+    EXPIRED = "its time to live ended"
+    REMOVED = "removed by a user"
+    CLEARED = "cleared by a user"
+    REPLACED = "replaced by a newer value"
+    CORRUPT = "its bytes did not match their checksum"
+
+
+class Entries:
+    """Owns no memory: works on the catalog and pool it is given. `namespace_digest` turns a
+    namespace number into the digest that events carry (hex, "" for strings)."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pool: Pool,
+        events: EventLog,
+        counters: Counters,
+        *,
+        instance: str,
+        namespace_digest: Callable[[int], str],
+        started: float,
+    ) -> None:
+        self.catalog = catalog
+        self.pool = pool
+        self.counters = counters
+        self._events = events
+        self._instance = instance
+        self._namespace_digest = namespace_digest
+        self._started = started
+        self.drops: OrderedDict[bytes, DropReason] = OrderedDict()
+        self.expiry: Expiry[int] = Expiry()  # of committed slots
+        self._evicted: dict[int, list[bytes]] = {}  # by namespace, not yet announced
+
+    # -- places -----------------------------------------------------------------------
+
+    def segment_of(self, slot: int) -> int:
+        return self.catalog.words[slot * WORDS + PLACE] >> 32
+
+    def occupied(self, slot: int) -> int:
+        return occupied_bytes(self.catalog.words[slot * WORDS + LENGTH])
+
+    def arena_of(self, slot: int) -> Arena:
+        arena = self.pool.segments[self.segment_of(slot)].arena
+        assert arena is not None, f"slot {slot} lies in a free segment"
+        return arena
+
+    def tick(self, now: float) -> int:
+        """`now` in tenths of a second since the store began: the unit of the touched column."""
+        return max(int((now - self._started) * TICKS_PER_SECOND), 0)
+
+    # -- becoming visible -------------------------------------------------------------
+
+    def publish(self, slots: Sequence[int], parents: dict[bytes, bytes], now: float) -> None:
+        """Slots whose keys the catalog already points to are committed, all of one namespace and,
+        if blocks, first block first; `parents` names the block key before each block."""
+        catalog, tick = self.catalog, self.tick(now)
+        words, touched = catalog.words, catalog.touched
+        num_bytes = 0
+        for slot in slots:
+            position = slot * WORDS
+            words[position] = words[position] & ~0xFF | SlotState.COMMITTED
+            touched[slot] = tick
+            num_bytes += words[position + LENGTH]
+        self.counters.bytes_in += num_bytes
+        keys = [catalog.keys[slot] for slot in slots]
+        namespace = catalog.namespaces[slots[0]]
+        if namespace == STRINGS:
+            self._make_evictable(slots)
+            self.announce("stored", STRINGS, keys)
+        else:
+            self._make_evictable(reversed(slots))
+            self._link(slots, parents, tick)
+            self._announce_chain(namespace, keys, parents)
+
+    def _link(self, slots: Sequence[int], parents: dict[bytes, bytes], tick: int) -> None:
+        """Hangs blocks on the ones before them, and keeps those as long as what follows them."""
+        catalog = self.catalog
+        new = set(slots)
+        for slot in slots:
+            entry = catalog.keys[slot]
+            parent = catalog.committed.get(b"k" + parents[block_key_of(entry)] + shard_of(entry))
+            if parent is None or parent == slot:
+                continue
+            catalog.chains.link(slot, parent)
+            if parent not in new:
+                self._refresh((parent, *catalog.chains.ancestors(parent, MAX_ANCESTORS)), tick)
+
+    def _refresh(self, slots: Iterable[int], tick: int) -> None:
+        for slot in slots:
+            self.catalog.touched[slot] = tick
+            if self.catalog.links.queue[slot]:
+                self.arena_of(slot).policy.refresh(slot)
+
+    def _make_evictable(self, slots: Iterable[int]) -> None:
+        catalog = self.catalog
+        words, flags, pins, segments = (
+            catalog.words,
+            catalog.flags,
+            catalog.pins,
+            self.pool.segments,
+        )
+        for slot in slots:
+            if pins[slot]:
+                continue
+            arena = segments[words[slot * WORDS + PLACE] >> 32].arena
+            assert arena is not None
+            if flags[slot] & SOFT_PINNED:
+                arena.policy.insert_used(slot, 1)
+            else:
+                arena.policy.insert(slot)
+
+    # -- use --------------------------------------------------------------------------
+
+    def touch(self, slots: Iterable[int], now: float) -> None:
+        """Hits, hottest last. For a chain that is its last block first."""
+        catalog, tick = self.catalog, self.tick(now)
+        for slot in slots:
+            catalog.touched[slot] = tick
+            if catalog.links.queue[slot]:
+                self.arena_of(slot).policy.touch(slot)
+
+    def pin(self, slot: int) -> None:
+        catalog = self.catalog
+        if not catalog.pins[slot]:
+            self.counters.pinned_bytes += self.occupied(slot)
+            if catalog.links.queue[slot]:
+                self.arena_of(slot).policy.remove(slot)
+        catalog.pins[slot] += 1
+        self.counters.num_pins += 1
+
+    def unpin(self, slot: int) -> None:
+        catalog = self.catalog
+        catalog.pins[slot] -= 1
+        self.counters.num_pins -= 1
+        if catalog.pins[slot]:
+            return
+        self.counters.pinned_bytes -= self.occupied(slot)
+        if catalog.flags[slot] & DEAD:
+            self.free(slot)
+        elif catalog.words[slot * WORDS + HEAD] & 0xFF == SlotState.COMMITTED:
+            soft = catalog.flags[slot] & SOFT_PINNED
+            self.arena_of(slot).policy.insert_used(slot, soft)
+
+    # -- ending -----------------------------------------------------------------------
+
+    def drop(self, slots: Sequence[int], reason: DropReason) -> None:
+        """Committed entries are misses from now on, and their removal is an event. Space is free
+        at once, or with the last unpin."""
+        catalog = self.catalog
+        by_namespace: dict[int, list[bytes]] = {}
+        for slot in slots:
+            by_namespace.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
+            self._remember(catalog.keys[slot], reason)
+            self.withdraw(slot)
+        if reason is DropReason.REPLACED:  # `stored` of the new value says it all
+            return
+        for namespace, entries in by_namespace.items():
+            self.announce("removed", namespace, entries)
+
+    def evict(self, slot: int) -> None:
+        """Like `drop`, for victims: announced together by `announce_evictions`, or before the next
+        event."""
+        catalog = self.catalog
+        key = catalog.keys[slot]
+        self._evicted.setdefault(catalog.namespaces[slot], []).append(key)
+        self._remember(key, DropReason.EVICTED)
+        self.counters.evictions += 1
+        self.withdraw(slot)
+
+    def withdraw(self, slot: int) -> None:
+        """Takes a committed entry out without an event."""
+        catalog = self.catalog
+        del catalog.committed[catalog.keys[slot]]
+        if catalog.namespaces[slot] != STRINGS:
+            catalog.chains.unlink(slot)
+        if self.expiry:
+            self.expiry.discard(slot)
+        if catalog.links.queue[slot]:
+            self.arena_of(slot).policy.remove(slot)
+        self.end(slot)
+
+    def end(self, slot: int) -> None:
+        """Frees the slot's space, or marks it dead while pinned."""
+        if self.catalog.pins[slot]:
+            self.catalog.flags[slot] |= DEAD
+        else:
+            self.free(slot)
+
+    def free(self, slot: int) -> None:
+        """The generation is raised before the space can be used again."""
+        position = slot * WORDS
+        words = self.catalog.words
+        segment, offset = words[position + PLACE] >> 32, words[position + OFFSET]
+        length = words[position + LENGTH]
+        self.catalog.give_back_slot(slot)
+        self.pool.release_extent(segment, offset, length)
+
+    def set_state(self, slot: int, state: SlotState) -> None:
+        position = slot * WORDS + HEAD
+        self.catalog.words[position] = self.catalog.words[position] & ~0xFF | state
+
+    def _remember(self, entry: bytes, reason: DropReason) -> None:
+        self.drops[entry] = reason
+        self.drops.move_to_end(entry)
+        if len(self.drops) > REMEMBERED_DROPS:
+            self.drops.popitem(last=False)
+
+    # -- events -----------------------------------------------------------------------
+
+    def announce(
+        self, kind: EventKind, namespace: int, entries: Sequence[bytes], parent: bytes = b""
+    ) -> None:
+        self.announce_evictions()
+        self._publish(kind, namespace, entries, parent)
+
+    def announce_cleared(self) -> None:
+        """Everything in this tier is gone."""
+        self.announce_evictions()
+        self._events.publish("cleared", instance=self._instance, tier=Tier.DRAM)
+
+    def announce_evictions(self) -> None:
+        evicted, self._evicted = self._evicted, {}
+        for namespace, entries in evicted.items():
+            self._publish("removed", namespace, entries)
+
+    def _publish(
+        self, kind: EventKind, namespace: int, entries: Sequence[bytes], parent: bytes = b""
+    ) -> None:
+        for start in range(0, max(len(entries), 1), MAX_EVENT_ENTRIES):
+            part = entries[start : start + MAX_EVENT_ENTRIES]
+            self._events.publish(
+                kind,
+                instance=self._instance,
+                tier=Tier.DRAM,
+                namespace=self._namespace_digest(namespace),
+                entries=part,
+                parent=parent,
+            )
+            if kind == "stored" and is_block(part[-1]):
+                parent = block_key_of(part[-1])
+
+    def _announce_chain(
+        self, namespace: int, entries: Sequence[bytes], parents: dict[bytes, bytes]
+    ) -> None:
+        """`stored` events for blocks in chain order, one for each unbroken run."""
+        run: list[bytes] = []
+        for entry in entries:
+            key = block_key_of(entry)
+            last = block_key_of(run[-1]) if run else key
+            if run and key != last and parents[key] != last:
+                self.announce("stored", namespace, run, parents[block_key_of(run[0])])
+                run = []
+            run.append(entry)
+        if run:
+            self.announce("stored", namespace, run, parents[block_key_of(run[0])])
+
+    def holdings(self) -> list[Holding]:
+        """Committed entries by namespace."""
+        catalog = self.catalog
+        slots = np.fromiter(catalog.committed.values(), np.int64, len(catalog.committed))
+        numbers = np.frombuffer(catalog.namespaces, np.uint16)[slots]
+        return [
+            Holding(
+                self._instance,
+                Tier.DRAM,
+                self._namespace_digest(number),
+                catalog.keys[slots[numbers == number]].tolist(),
+            )
+            for number in np.unique(numbers).tolist()
+        ]

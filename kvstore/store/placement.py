@@ -1,0 +1,236 @@
+"""Room for a new extent, and what has to go for it.
+
+In this order: the writer's own segments; a free segment; the coldest segment of another writer when
+that is colder than its own coldest entry (a live client's is asked back, not taken); its own
+coldest entries, one by one; the cheapest window of its entries.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
+
+from ..slots import HEAD, LENGTH, OFFSET, PLACE, SlotState
+from .allocator import occupied_bytes, occupied_bytes_of
+from .catalog import Catalog
+from .entries import TICKS_PER_SECOND, Entries
+from .pool import Arena, Holder, Pool, PoolSegment
+from .slot_table import NO_SLOT
+from .types import Revocation
+from .window import Extents, cheapest_window
+
+SURVEY_SECONDS = 1.0
+"""How old the picture of other writers' segments may be."""
+MAX_DESCENT = 4096
+SMALL_VICTIM_RATIO = 8
+"""When a request is so many times its first victim, a window is looked for at once."""
+LEAST_WINDOW_BYTES = 1 << 20
+"""A window makes room for the next requests too."""
+
+Place = tuple[int, int]
+"""(segment index, offset)"""
+
+
+class Placement:
+    """Evictions it decides are carried out by `Entries` at once and announced by its caller."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+        self._catalog: Catalog = entries.catalog
+        self._pool: Pool = entries.pool
+        self._survey: list[tuple[float, int]] = []  # (mean touched tick, segment), coldest first
+        self._surveyed_at = -math.inf
+        self._asked: set[int] = set()  # segments whose return was asked for
+        self._refused: tuple[Arena | None, float, int] = (None, 0.0, 0)
+        self._revocations: list[Revocation] = []
+
+    def find(self, arena: Arena, num_bytes: int, now: float) -> Place | None:
+        """Evicts as needed. None when pins, reservations or other writers leave no room."""
+        place = arena.allocate(num_bytes)
+        if place is None and self._pool.attach_free(arena):
+            place = arena.allocate(num_bytes)
+        if place is None and self._take_segment(arena, now):
+            place = arena.allocate(num_bytes)
+        if place is None:
+            place = self._evict_coldest(arena, num_bytes)
+        if place is None:
+            place = self._evict_window(arena, num_bytes, now)
+        return place
+
+    def free_slot(self) -> bool:
+        """Evicts the coldest entry of all, for its slot. False when none can go."""
+        arenas = [self._pool.daemon, *self._pool.arenas.values()]
+        victims = [slot for slot in map(self._victim, arenas) if slot]
+        if victims:
+            self._entries.evict(min(victims, key=self._catalog.touched.__getitem__))
+        return bool(victims)
+
+    def returned(self, segment: int) -> None:
+        """A segment that may have been asked for is no longer granted."""
+        self._asked.discard(segment)
+        self._surveyed_at = -math.inf
+
+    def take_revocations(self) -> list[Revocation]:
+        taken, self._revocations = self._revocations, []
+        return taken
+
+    # -- whole segments -----------------------------------------------------------------
+
+    def _take_segment(self, arena: Arena, now: float) -> bool:
+        """Empties the coldest segment of another writer if that costs less than evicting here."""
+        pool = self._pool
+        if len(arena.segments) + len(pool.free) == len(pool.segments):
+            return False
+        own = arena.policy.coldest()
+        own_tick = self._catalog.touched[own] if own else math.inf
+        for tick, index in self._foreign_segments(now):
+            if tick >= own_tick:
+                break
+            segment = pool.segments[index]
+            if segment.holder is Holder.GRANTED and segment.arena is not arena:
+                self._ask_back(segment)
+            elif self._may_empty(segment, arena) and self._empty(segment):
+                return pool.attach_free(arena)
+        return False
+
+    def _may_empty(self, segment: PoolSegment, arena: Arena) -> bool:
+        if segment.holder is Holder.ORPHANED:
+            return arena.client is None or self._pool.may_grant(1)
+        return (
+            segment.holder is Holder.DAEMON and arena.client is not None and self._pool.may_grant()
+        )
+
+    def _ask_back(self, segment: PoolSegment) -> None:
+        """At most one segment of a client at a time."""
+        arena = segment.arena
+        assert arena is not None
+        assert arena.client is not None
+        if all(self._pool.segments[index].arena is not arena for index in self._asked):
+            self._asked.add(segment.index)
+            self._revocations.append(Revocation(arena.client, segment.index))
+
+    def _empty(self, segment: PoolSegment) -> bool:
+        """Evicts all of a segment, if nothing in it is held."""
+        extents = self._extents(segment, 0)
+        if extents.held.any():
+            return False
+        for slot in extents.slots.tolist():
+            self._entries.evict(slot)
+        return segment.holder is Holder.FREE
+
+    def _foreign_segments(self, now: float) -> list[tuple[float, int]]:
+        """(mean touched tick, index) of segments in use that hold nothing held, coldest first; at
+        most SURVEY_SECONDS old. Empty ones count as coldest."""
+        if now - self._surveyed_at < SURVEY_SECONDS:
+            return self._survey
+        count = len(self._pool.segments)
+        rows = self._catalog.table.rows()
+        live = np.flatnonzero(rows[:, HEAD] & 0xFF)
+        segments = (rows[live, PLACE] >> 32).astype(np.int64)
+        touched = np.frombuffer(self._catalog.touched, np.uint32)[live]
+        entries = np.bincount(segments, minlength=count)
+        held = np.bincount(segments, weights=self._held(rows, live), minlength=count)
+        sums = np.bincount(segments, weights=touched, minlength=count)
+        means = np.where(entries > 0, sums / np.maximum(entries, 1), -1.0)
+        self._survey = sorted(
+            (float(means[segment.index]), segment.index)
+            for segment in self._pool.segments
+            if segment.holder is not Holder.FREE and not held[segment.index]
+        )
+        self._surveyed_at = now
+        return self._survey
+
+    # -- single entries -----------------------------------------------------------------
+
+    def _victim(self, arena: Arena) -> int:
+        """The coldest entry, or the end of the chain that hangs on it: a chain shrinks from its
+        end."""
+        chains, queue = self._catalog.chains, self._catalog.links.queue
+        slot = arena.policy.coldest()
+        for _ in range(MAX_DESCENT):
+            for child in chains.children(slot):
+                if queue[child] and self._entries.arena_of(child) is arena:
+                    slot = child
+                    break
+            else:
+                break
+        return slot
+
+    def _evict_coldest(self, arena: Arena, num_bytes: int) -> Place | None:
+        """Evicts no more bytes than are asked for: scattered victims may never make a fit."""
+        missing = occupied_bytes(num_bytes)
+        while missing > 0:
+            victim = self._victim(arena)
+            if victim == NO_SLOT:
+                return None
+            freed = self._entries.occupied(victim)
+            if freed * SMALL_VICTIM_RATIO < missing:
+                return None
+            segment = self._pool.segments[self._entries.segment_of(victim)]
+            self._entries.evict(victim)
+            missing -= freed
+            place = self._place_in(arena, segment, num_bytes)
+            if place is not None:
+                return place
+        return None
+
+    def _place_in(self, arena: Arena, segment: PoolSegment, num_bytes: int) -> Place | None:
+        if segment.holder is Holder.FREE:  # it held only what was evicted
+            return arena.allocate(num_bytes) if self._pool.attach_free(arena) else None
+        if segment not in arena.segments:
+            return None
+        offset = segment.allocate(num_bytes)
+        return None if offset is None else (segment.index, offset)
+
+    # -- windows ------------------------------------------------------------------------
+
+    def _evict_window(self, arena: Arena, num_bytes: int, now: float) -> Place | None:
+        refused_arena, refused_at, refused_bytes = self._refused
+        if refused_arena is arena and refused_at == now and num_bytes >= refused_bytes:
+            return None
+        first = arena.policy.coldest()
+        order = sorted(
+            arena.segments,
+            key=lambda segment: bool(first) and segment.index != self._entries.segment_of(first),
+        )
+        for segment in order:
+            if self._clear_window(segment, num_bytes, self._entries.tick(now)):
+                return self._place_in(arena, segment, num_bytes)
+        self._refused = (arena, now, num_bytes)
+        return None
+
+    def _clear_window(self, segment: PoolSegment, num_bytes: int, tick: int) -> bool:
+        extents = self._extents(segment, tick)
+        alignment = PAGE_BYTES if num_bytes >= PAGE_BYTES else CACHE_LINE_BYTES
+        least = occupied_bytes(num_bytes)
+        ample = max(least, min(LEAST_WINDOW_BYTES, segment.memory.num_bytes // 64))
+        for size in sorted({ample, least}, reverse=True):
+            window = cheapest_window(extents, segment.memory.num_bytes, size, alignment)
+            if window is not None:
+                for slot in window:
+                    self._entries.evict(slot)
+                return True
+        return False
+
+    def _extents(self, segment: PoolSegment, tick: int) -> Extents:
+        """Value of an entry: its bytes over the time since its last use."""
+        rows = self._catalog.table.rows()
+        live = np.flatnonzero((rows[:, HEAD] & 0xFF != 0) & (rows[:, PLACE] >> 32 == segment.index))
+        live = live[np.argsort(rows[live, OFFSET], kind="stable")]
+        starts = rows[live, OFFSET].astype(np.int64)
+        taken = occupied_bytes_of(rows[live, LENGTH].astype(np.int64))
+        touched = np.frombuffer(self._catalog.touched, np.uint32)[live].astype(np.float64)
+        idle_seconds = np.maximum(tick - touched, 0.0) / TICKS_PER_SECOND
+        return Extents(
+            live, starts, starts + taken, taken / (1.0 + idle_seconds), self._held(rows, live)
+        )
+
+    def _held(self, rows: NDArray[np.uint64], live: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Pinned, or not committed."""
+        pins = np.frombuffer(self._catalog.pins, np.uint32)[live]
+        held: NDArray[np.bool_] = (pins > 0) | (rows[live, HEAD] & 0xFF != SlotState.COMMITTED)
+        return held

@@ -1,0 +1,355 @@
+"""Two-phase writes: reserve → advance (layers, in order) → commit or abort.
+
+Any number of reservations of one key may be open; the first commit wins. A reservation whose writer
+vanished while it could still be writing is quarantined: its space is not used again before the
+writer has surely stopped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from moontide.transfer.types import Instance
+
+from ..errors import InvalidRequest
+from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
+from ..types import IfExists, PutResult, PutStatus, ReserveStatus
+from .allocator import occupied_bytes
+from .catalog import QUARANTINED, SOFT_PINNED, STRINGS, Catalog
+from .entries import DropReason, Entries
+from .owners import Owner
+from .placement import Placement
+from .pool import Arena
+from .requests import check_checksums, check_same_length
+from .slot_table import NO_SLOT
+from .types import ExtentCallback, ReserveResult
+from .watchers import Watchers
+
+_U64 = struct.Struct("<Q")
+_STORED = PutResult(PutStatus.STORED)
+_EXISTS = PutResult(PutStatus.EXISTS)
+_EXISTS_ALREADY = ReserveResult(ReserveStatus.EXISTS)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What the reservations of one call share."""
+
+    owner: Owner
+    namespace: int = STRINGS
+    if_exists: IfExists = "keep"
+    ttl_s: float | None = None
+    soft_pin: bool = False
+    shared_memory: bool = False
+    parents: dict[bytes, bytes] = field(default_factory=dict)  # block key → the one before it
+
+
+class _Group:
+    """Slots of one batch that a commit has accepted and not yet published."""
+
+    __slots__ = ("batch", "slots")
+
+    def __init__(self, batch: Batch | None = None) -> None:
+        self.batch = batch
+        self.slots: list[int] = []
+
+
+class Reservations:
+    def __init__(self, entries: Entries, placement: Placement) -> None:
+        self._entries = entries
+        self._catalog: Catalog = entries.catalog
+        self._pool = entries.pool
+        self._counters = entries.counters
+        self._placement = placement
+        self._open: dict[int, Batch] = {}
+        self._quarantine: dict[Instance, list[int]] = {}
+        self.watchers = Watchers()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def num_quarantined(self) -> int:
+        return sum(map(len, self._quarantine.values()))
+
+    # -- reserving ----------------------------------------------------------------------
+
+    def reserve(
+        self,
+        batch: Batch,
+        entries: Sequence[bytes],
+        sizes: Sequence[int],
+        num_extents: Iterable[int],
+        now: float,
+    ) -> list[ReserveResult]:
+        committed = self._catalog.committed
+        keep = batch.if_exists != "replace"
+        most = self._pool.settings.segment_bytes
+        arena = self._pool.arena_of(batch.owner.client) if batch.shared_memory else None
+        results = []
+        for entry, size, extents in zip(entries, sizes, num_extents, strict=True):
+            if keep and entry in committed:
+                results.append(_EXISTS_ALREADY)
+            elif size > most:
+                reason = f"{size} bytes; an entry has at most {most} (one segment)"
+                results.append(ReserveResult(ReserveStatus.FAILED, reason=reason))
+            else:
+                results.append(self._reserve_one(batch, arena, entry, size, extents, now))
+        self._entries.announce_evictions()
+        return results
+
+    def _reserve_one(
+        self,
+        batch: Batch,
+        arena: Arena | None,
+        entry: bytes,
+        num_bytes: int,
+        num_extents: int,
+        now: float,
+    ) -> ReserveResult:
+        writer = arena or self._pool.daemon
+        place = writer.allocate(num_bytes) or self._placement.find(writer, num_bytes, now)
+        if place is None and arena is not None:
+            writer = self._pool.daemon
+            place = self._placement.find(writer, num_bytes, now)
+        if place is None:
+            return self._refuse(num_bytes)
+        segment, offset = place
+        catalog = self._catalog
+        slot = catalog.take_slot()
+        if slot == NO_SLOT and self._placement.free_slot():
+            slot = catalog.take_slot()
+        if slot == NO_SLOT:
+            self._pool.release_extent(segment, offset, num_bytes)
+            return self._refuse(num_bytes)
+        words, position = catalog.words, slot * WORDS
+        generation = words[position] >> 32
+        words[position + PLACE] = segment << 32 | num_extents
+        words[position + OFFSET] = offset
+        words[position + LENGTH] = num_bytes
+        words[position + CHECKSUM] = 0
+        words[position] = generation << 32 | SlotState.RESERVED
+        catalog.keys[slot] = entry
+        catalog.namespaces[slot] = batch.namespace
+        if batch.soft_pin:
+            catalog.flags[slot] = SOFT_PINNED
+        if num_extents > 1:
+            catalog.checksums[slot] = bytearray(8 * num_extents)
+        if batch.namespace != STRINGS:
+            catalog.pending.setdefault(entry, slot)
+        self._open[slot] = batch
+        batch.owner.reserved.add(slot)
+        self._counters.reserved_bytes += occupied_bytes(num_bytes)
+        return ReserveResult(
+            ReserveStatus.RESERVED, slot, generation, segment, offset, writer is arena
+        )
+
+    def _refuse(self, num_bytes: int) -> ReserveResult:
+        self._counters.refused_puts += 1
+        counters = self._counters
+        return ReserveResult(
+            ReserveStatus.FULL,
+            reason=f"no room for {num_bytes} bytes: of {self._pool.capacity_bytes} in the tier "
+            f"{counters.pinned_bytes} are pinned, {counters.reserved_bytes} reserved, "
+            f"{counters.quarantined_bytes} in quarantine; retry later",
+        )
+
+    # -- writing ------------------------------------------------------------------------
+
+    def advance(
+        self,
+        owner: Owner,
+        slots: Sequence[int],
+        generations: Sequence[int],
+        extent: int,
+        checksums: Sequence[int],
+    ) -> None:
+        check_checksums(checksums)
+        check_same_length(slots=slots, generations=generations, checksums=checksums)
+        words = self._catalog.words
+        for slot, generation in zip(slots, generations, strict=True):
+            if not self._is_open(owner, slot, generation):
+                self._counters.stale_notices += 1
+                raise InvalidRequest(f"slot {slot}, generation {generation}: no such reservation")
+            watermark, num_extents = self._progress(slot)
+            if watermark != extent or extent >= num_extents:
+                raise InvalidRequest(
+                    f"extent {extent} of slot {slot} was reported; next is {watermark} of "
+                    f"{num_extents}"
+                )
+        for slot, generation, checksum in zip(slots, generations, checksums, strict=True):
+            self._set_checksum(slot, extent, checksum)
+            words[slot * WORDS + HEAD] = generation << 32 | (extent + 1) << 8 | SlotState.RESERVED
+            if slot in self.watchers:
+                self.watchers.advanced(slot, extent + 1)
+
+    def commit(
+        self,
+        owner: Owner,
+        slots: Sequence[int],
+        generations: Sequence[int],
+        checksums: Sequence[int],
+        now: float,
+    ) -> list[PutResult]:
+        check_checksums(checksums)
+        check_same_length(slots=slots, generations=generations)
+        if checksums:
+            check_same_length(slots=slots, checksums=checksums)
+        results = []
+        group = _Group()
+        sums: Sequence[int | None] = checksums or [None] * len(slots)
+        for slot, generation, checksum in zip(slots, generations, sums, strict=True):
+            if not self._is_open(owner, slot, generation):
+                self._counters.stale_notices += 1
+                results.append(PutResult(PutStatus.FAILED, "no such reservation"))
+                continue
+            failure = self._complete(slot, generation, checksum)
+            if failure is not None:
+                results.append(failure)
+                continue
+            batch = self._close(slot)
+            if group.batch is not batch or batch.if_exists == "replace":
+                self._publish(group, now)
+                group = _Group(batch)
+            results.append(self._become_visible(slot, batch, group))
+        self._publish(group, now)
+        return results
+
+    def abort(self, owner: Owner, slots: Sequence[int], generations: Sequence[int]) -> int:
+        check_same_length(slots=slots, generations=generations)
+        ended = 0
+        for slot, generation in zip(slots, generations, strict=True):
+            if self._is_open(owner, slot, generation):
+                self._discard(slot)
+                ended += 1
+            else:
+                self._counters.stale_notices += 1
+        return ended
+
+    def _is_open(self, owner: Owner, slot: int, generation: int) -> bool:
+        batch = self._open.get(slot)
+        return (
+            batch is not None
+            and batch.owner is owner
+            and self._catalog.words[slot * WORDS] >> 32 == generation
+        )
+
+    def _progress(self, slot: int) -> tuple[int, int]:
+        """(watermark, number of extents)"""
+        words, position = self._catalog.words, slot * WORDS
+        return words[position] >> 8 & 0xFFFF, words[position + PLACE] & 0xFFFFFFFF
+
+    def _set_checksum(self, slot: int, extent: int, checksum: int) -> None:
+        table = self._catalog.checksums.get(slot)
+        if table is None:
+            self._catalog.words[slot * WORDS + CHECKSUM] = checksum
+        else:
+            _U64.pack_into(table, 8 * extent, checksum)
+
+    def _complete(self, slot: int, generation: int, checksum: int | None) -> PutResult | None:
+        """Marks all extents complete; a failure when they are not."""
+        watermark, num_extents = self._progress(slot)
+        if checksum is not None and num_extents == 1:
+            words, position = self._catalog.words, slot * WORDS
+            words[position + CHECKSUM] = checksum
+            words[position] = generation << 32 | 1 << 8 | SlotState.RESERVED
+        elif watermark < num_extents:
+            reason = f"extent {watermark} of {num_extents} is not written"
+            return PutResult(PutStatus.FAILED, reason)
+        return None
+
+    def _become_visible(self, slot: int, batch: Batch, group: _Group) -> PutResult:
+        catalog = self._catalog
+        key = catalog.keys[slot]
+        existing = catalog.committed.get(key)
+        if existing is not None:
+            if batch.if_exists != "replace":
+                self._end(slot)
+                return _EXISTS
+            self._entries.drop([existing], DropReason.REPLACED)
+        catalog.committed[key] = slot
+        group.slots.append(slot)
+        if slot in self.watchers:
+            self.watchers.advanced(slot, self._progress(slot)[1])
+        return _STORED
+
+    def _publish(self, group: _Group, now: float) -> None:
+        slots, batch = group.slots, group.batch
+        if not slots or batch is None:
+            return
+        if batch.ttl_s is not None:
+            for slot in slots:
+                self._entries.expiry.set(slot, now + batch.ttl_s)
+        self._entries.publish(slots, batch.parents, now)
+
+    def watch(
+        self, slot: int, generation: int, extent: int, callback: ExtentCallback
+    ) -> Callable[[], None]:
+        state = self._catalog.find(slot, generation)
+        if state in (SlotState.RESERVED, SlotState.COMMITTED):
+            watermark, num_extents = self._progress(slot)
+            if not 0 <= extent < num_extents:
+                raise InvalidRequest(f"extent {extent} of slot {slot}; it has {num_extents}")
+            if extent >= watermark:
+                return self.watchers.add(slot, extent, callback)
+        callback(state in (SlotState.RESERVED, SlotState.COMMITTED))
+        return _nothing
+
+    # -- ending -------------------------------------------------------------------------
+
+    def end_owner(self, owner: Owner, *, stopped: bool) -> None:
+        """The connection is over. Unless its writer has `stopped` for sure, what it can still
+        write goes to quarantine."""
+        for slot in tuple(owner.reserved):
+            segment = self._pool.segments[self._entries.segment_of(slot)]
+            granted = segment.arena is not None and segment.arena.client == owner.client
+            if granted and self._open[slot].shared_memory and not stopped:
+                self._set_aside(slot)
+            else:
+                self._discard(slot)
+
+    def end_in_segment(self, owner: Owner, segment: int) -> None:
+        """The owner's process can no longer write the segment."""
+        for slot in tuple(owner.reserved):
+            if self._entries.segment_of(slot) == segment:
+                self._discard(slot)
+
+    def release_quarantine(self, client: Instance) -> None:
+        for slot in self._quarantine.pop(client, ()):
+            self._counters.quarantined_bytes -= self._entries.occupied(slot)
+            self._catalog.flags[slot] &= ~QUARANTINED
+            self._entries.end(slot)
+
+    def _set_aside(self, slot: int) -> None:
+        batch = self._close(slot)
+        self._entries.set_state(slot, SlotState.QUARANTINED)
+        self._catalog.flags[slot] |= QUARANTINED
+        self._counters.quarantined_bytes += self._entries.occupied(slot)
+        self._quarantine.setdefault(batch.owner.client, []).append(slot)
+        self.watchers.ended(slot)
+
+    def _discard(self, slot: int) -> None:
+        self._close(slot)
+        self._end(slot)
+
+    def _end(self, slot: int) -> None:
+        """Frees a closed reservation; while readers of its layers pin it, it is quarantined."""
+        self._entries.set_state(slot, SlotState.QUARANTINED)
+        self._entries.end(slot)
+        self.watchers.ended(slot)
+
+    def _close(self, slot: int) -> Batch:
+        """The reservation is over; what becomes of the slot is the caller's next step."""
+        batch = self._open.pop(slot)
+        batch.owner.reserved.discard(slot)
+        catalog = self._catalog
+        self._counters.reserved_bytes -= self._entries.occupied(slot)
+        if batch.namespace != STRINGS and catalog.pending.get(catalog.keys[slot]) == slot:
+            del catalog.pending[catalog.keys[slot]]
+        return batch
+
+
+def _nothing() -> None:
+    """Cancels a watch that has been answered."""

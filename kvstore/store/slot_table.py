@@ -1,0 +1,100 @@
+"""The header slots (kvstore/slots.py) and which of them are free. Daemon side: the only writer."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moontide.transfer import Segment
+from moontide.transfer.errors import SegmentUnavailable
+from moontide.transfer.types import PAGE_BYTES, align_up
+
+from ..slots import HEAD, SLOT_BYTES, WORDS, SlotState, pack_head
+
+NO_SLOT = 0
+"""Never an entry: links use it as null."""
+GROWTH_SLOTS = 16384
+"""Memory for so many slots is taken at a time, and columns beside the table grow with it."""
+
+
+class SlotTable:
+    """A sparse memfd of slots. `words` is the live table, 8 words a slot. Slots below
+    `num_slots` have memory; the rest cost nothing."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._limit = max_entries + 1
+        self.num_bytes = align_up(self._limit * SLOT_BYTES, PAGE_BYTES)
+        self.memory = Segment(self.num_bytes, name="moontide-slots", reserved=False)
+        self.words = self.memory.buffer.cast("Q")
+        self._free = array("I")
+        self._next = 1  # lowest slot never used since the last trim
+        self.num_slots = 0
+        self._first_generation = 1
+        self.num_used = 0
+
+    def close(self) -> None:
+        self.words.release()
+        self.memory.close()
+
+    def take(self) -> int:
+        """A free slot (its head word holds the generation to use), or NO_SLOT when there is
+        none: all are used, or there is no memory for more. May raise `num_slots`."""
+        if self._free:
+            self.num_used += 1
+            return self._free.pop()
+        slot = self._next
+        if slot >= self._limit or (slot >= self.num_slots and not self._grow()):
+            return NO_SLOT
+        self._next += 1
+        self.num_used += 1
+        self.words[slot * WORDS + HEAD] = pack_head(self._first_generation, 0, SlotState.FREE)
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Frees the slot under the next generation: from now on no reader takes its bytes for the
+        old entry's."""
+        position = slot * WORDS + HEAD
+        generation = (self.words[position] >> 32) + 1 & 0xFFFFFFFF or 1
+        self.words[position] = generation << 32
+        self._free.append(slot)
+        self.num_used -= 1
+
+    def give_back_many(self, slots: NDArray[np.int64]) -> None:
+        heads = self.rows()[:, HEAD]
+        generations = (heads[slots] >> 32) + 1 & 0xFFFFFFFF
+        heads[slots] = np.maximum(generations, 1) << 32
+        self._free.frombytes(slots.astype(np.uint32).tobytes())
+        self.num_used -= len(slots)
+
+    def trim(self) -> int:
+        """Returns the memory of unused slots above the highest used one. Generations go on from
+        the highest ever, so that no old location becomes right again. Returns the new
+        `num_slots`."""
+        heads = self.rows()[:, HEAD]
+        used = np.flatnonzero(heads & 0xFF)
+        top = int(used[-1]) + 1 if len(used) else 1
+        highest = int(heads.max() >> 32) if len(heads) else 0
+        self._first_generation = max(self._first_generation, highest + 1)
+        free = np.flatnonzero((heads[1:top] & 0xFF) == SlotState.FREE) + 1
+        self._free = array("I", free.astype(np.uint32).tobytes())
+        self._next = top
+        kept = min(align_up(top, PAGE_BYTES // SLOT_BYTES), self.num_slots)
+        del heads
+        self.memory.punch(kept * SLOT_BYTES, (self.num_slots - kept) * SLOT_BYTES)
+        self.num_slots = kept
+        return kept
+
+    def rows(self) -> NDArray[np.uint64]:
+        """[num_slots, 8] view of the slots that have memory. Drop it before the next call."""
+        return np.frombuffer(self.words, np.uint64, self.num_slots * WORDS).reshape(-1, WORDS)
+
+    def _grow(self) -> bool:
+        more = min(GROWTH_SLOTS, self.num_bytes // SLOT_BYTES - self.num_slots)
+        try:
+            self.memory.reserve(self.num_slots * SLOT_BYTES, more * SLOT_BYTES)
+        except SegmentUnavailable:
+            return False
+        self.num_slots += more
+        return True
