@@ -38,18 +38,20 @@ class _Client:
 
 
 class ClientRegistry:
-    """Client instances that are connected or still alive. `on_exit` is called once for each, when
-    its process has ended (a remote one: when its last connection has)."""
+    """Client instances that are connected, or may still write a segment. `on_exit` is called once
+    for each: when its process has ended, or its last connection while it holds no grant."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         *,
         limit: int,
+        holds_grants: Callable[[Instance], bool],
         on_exit: Callable[[Instance], None],
     ) -> None:
         self._loop = loop
         self._limit = limit
+        self._holds_grants = holds_grants
         self._on_exit = on_exit
         self._clients: dict[Instance, _Client] = {}
 
@@ -78,8 +80,8 @@ class ClientRegistry:
         if known is None:
             return
         known.connections.pop(owner, None)
-        if known.pidfd < 0 and not known.connections:
-            self._exited(client)
+        if not known.connections and not (known.pidfd >= 0 and self._holds_grants(client)):
+            self._forget(client)
 
     def revoke(self, client: Instance, segment: int) -> None:
         """Asks over one of the client's connections; nothing happens when it has none."""
@@ -102,15 +104,15 @@ class ClientRegistry:
         except ProcessLookupError:  # it ended between connect and here; its socket will say so
             return _Client(pid)
         os.set_inheritable(pidfd, False)
-        self._loop.add_reader(pidfd, self._exited, client)
+        self._loop.add_reader(pidfd, self._forget, client)
         return _Client(pid, pidfd)
 
-    def _exited(self, client: Instance) -> None:
+    def _forget(self, client: Instance) -> None:
         known = self._clients.pop(client)
         if known.pidfd >= 0:
             self._loop.remove_reader(known.pidfd)
             os.close(known.pidfd)
         for connection in list(known.connections.values()):
             connection.end()
-        logger.info("client exited client=%s", client)
+        logger.info("client gone client=%s", client)
         self._on_exit(client)

@@ -59,7 +59,9 @@ class Gate:
         self._inline_bytes = inline_bytes
         self._stats = stats
         self._last_owner = 0
-        self.clients = ClientRegistry(loop, limit=max_clients, on_exit=store.client_exited)
+        self.clients = ClientRegistry(
+            loop, limit=max_clients, holds_grants=store.holds_grants, on_exit=store.client_exited
+        )
 
     def admit(
         self, hello: wire.Hello, visitor: Visitor, connection: Connection
@@ -103,7 +105,7 @@ class Gate:
             segment_sizes=list(store.segment_sizes),
             slot_table_bytes=store.slot_table_bytes,
             inline_bytes=self._inline_bytes,
-            max_entry_bytes=store.settings.segment_bytes,
+            max_entry_bytes=store.max_entry_bytes,
         )
         return Outgoing(reply, descriptors=(store.slot_table_descriptor,) if shared_memory else ())
 

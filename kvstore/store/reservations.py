@@ -170,9 +170,7 @@ class Reservations:
         check_same_length(slots=slots, generations=generations, checksums=checksums)
         words = self._catalog.words
         for slot, generation in zip(slots, generations, strict=True):
-            if not self._is_open(owner, slot, generation):
-                self._counters.stale_notices += 1
-                raise InvalidRequest(f"slot {slot}, generation {generation}: no such reservation")
+            self.check_open(owner, slot, generation)
             watermark, num_extents = self._progress(slot)
             if watermark != extent or extent >= num_extents:
                 raise InvalidRequest(
@@ -227,6 +225,12 @@ class Reservations:
             else:
                 self._counters.stale_notices += 1
         return ended
+
+    def check_open(self, owner: Owner, slot: int, generation: int) -> None:
+        """Raises InvalidRequest (counted) unless it is an open reservation of the owner."""
+        if not self._is_open(owner, slot, generation):
+            self._counters.stale_notices += 1
+            raise InvalidRequest(f"slot {slot}, generation {generation}: no such reservation")
 
     def _is_open(self, owner: Owner, slot: int, generation: int) -> bool:
         batch = self._open.get(slot)

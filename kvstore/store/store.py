@@ -118,6 +118,10 @@ class Store:
         for segment in self._pool.end_arena(client):
             self._placement.returned(segment)
 
+    def holds_grants(self, client: Instance) -> bool:
+        """Whether the client may still write a segment: until it released all, or has exited."""
+        return self._pool.holds_grants(client)
+
     def release_segment(self, client: Instance, segment: int) -> None:
         """The client has unmapped a granted segment for good."""
         self._check_granted(segment, client)
@@ -262,6 +266,12 @@ class Store:
     def buffer(self, slot: int, generation: int) -> memoryview:
         """The entry's bytes in the pool, writable, of a reserved or committed entry. Valid while
         the entry is reserved or pinned; raises InvalidRequest when that generation is gone."""
+        return self._contents.buffer(slot, generation)
+
+    def reserved_buffer(self, owner: OwnerId, slot: int, generation: int) -> memoryview:
+        """As `buffer`, for the writer of an open reservation. Raises InvalidRequest (counted) to
+        anyone else."""
+        self._reservations.check_open(self._owners.get(owner), slot, generation)
         return self._contents.buffer(slot, generation)
 
     def extents(self, slot: int, generation: int) -> list[Extent]:

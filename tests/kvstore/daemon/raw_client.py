@@ -138,15 +138,19 @@ def put_message(items: list[tuple[str, bytes]], **options: Any) -> wire.Put:
 
 def local_client(path: object) -> RawClient:
     """A greeted client on the unix socket."""
-    client = RawClient(f"unix:{path}")
-    answer = client.hello()
-    assert isinstance(answer.message, wire.Welcome), answer
-    return client
+    return _greeted(RawClient(f"unix:{path}"), "")
 
 
 def remote_client(address: str, token: str) -> RawClient:
     """A greeted client on the data port."""
-    client = RawClient(address)
-    answer = client.hello(token=token)
-    assert isinstance(answer.message, wire.Welcome), answer
+    return _greeted(RawClient(address), token)
+
+
+def _greeted(client: RawClient, token: str) -> RawClient:
+    try:
+        answer = client.hello(token=token)
+        assert isinstance(answer.message, wire.Welcome), answer
+    except BaseException:
+        client.close()
+        raise
     return client
