@@ -4,7 +4,7 @@ send its first request."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -32,12 +32,12 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)
+        cut = cast(asyncio.Transport, transport).abort  # uvloop's are no subclass
         if len(self._server.connections) > self._limits.connections:
-            transport.abort()
+            cut()
             return
         self._first_request_timer = asyncio.get_running_loop().call_later(
-            self._limits.header_seconds, transport.abort
+            self._limits.header_seconds, cut
         )
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 import pytest
+import uvloop
 
 from moontide.kvstore.errors import Busy, Conflict, InvalidRequest
 from moontide.kvstore.service import (
@@ -220,7 +221,11 @@ def _serve_in_thread(options: dict[str, object]) -> Served:
         await stop.wait()
         await server.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the daemons do
+            runner.run(main())
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert is_ready.wait(START_SECONDS)
     loop, stop, server = box[0]
