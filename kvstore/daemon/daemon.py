@@ -97,7 +97,7 @@ class StoreDaemon:
             loop=loop,
             token=self._token,
             shared_memory="shm" in settings.transports,
-            inline_bytes=settings.inline,
+            inline_bytes=int(settings.inline),
             max_clients=settings.max_clients,
             stats=lambda: msgspec.json.encode(self._report()),
         )
@@ -186,8 +186,8 @@ async def _leave(keeper: Keeper) -> None:
 
 def _pool_settings(settings: StoreSettings) -> PoolSettings:
     return PoolSettings(
-        dram_bytes=settings.dram,
-        segment_bytes=settings.segment,
+        dram_bytes=int(settings.dram),
+        segment_bytes=int(settings.segment),
         max_entries=settings.max_entries,
         eviction=settings.eviction,
     )

@@ -185,7 +185,6 @@ def test_bad_arguments_are_told_and_the_connection_goes_on(client: RawClient) ->
         (wire.AwaitExtent(1 << 31, 1, 0, 1.0), b""),
         (wire.AwaitExtent(0, 1, 0, nan), b""),
         (wire.PublishHbm(77, bytes(16), b""), b""),
-        (wire.ReportCorrupt(1 << 31, 1), b""),
         (wire.ReleaseSegment(1 << 31), b""),
         (wire.Hello(1, 1, "a/1/00", "", False), b""),
     ):
