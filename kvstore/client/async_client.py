@@ -1,0 +1,172 @@
+"""The asyncio mirror of StoreClient: the same calls on a few threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import Busy
+from ..keys import Namespace
+from ..layout import Shard
+from ..types import IfExists, PutResult
+from .block_store import BlockStore
+from .deadline import Deadline, check_timeout
+from .store_client import Key, StoreClient, connect
+from .view import View
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+NUM_THREADS = 4
+MAX_CALLS = 1024
+
+
+async def connect_async(address: str, *, token: str = "", timeout_s: float = 5.0) -> AsyncClient:
+    """Like `connect`, without blocking the event loop."""
+    client = await asyncio.to_thread(connect, address, token=token, timeout_s=timeout_s)
+    return AsyncClient(client, timeout_s)
+
+
+class AsyncClient:
+    """Calls are those of StoreClient. At most MAX_CALLS wait at once: beyond, Busy. A cancelled
+    call still ends by itself at its deadline. Buffers must not change until the call returns."""
+
+    def __init__(self, client: StoreClient, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = check_timeout(timeout_s)
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="moontide-async")
+        self._num_calls = 0
+
+    async def put(
+        self,
+        key: Key,
+        data: Buffer,
+        *,
+        if_exists: IfExists = "keep",
+        ttl_s: float | None = None,
+        soft_pin: bool = False,
+        replicas: int = 1,
+        timeout_s: float | None = None,
+    ) -> PutResult:
+        return await self._call(
+            timeout_s,
+            self._client.put,
+            key,
+            data,
+            if_exists=if_exists,
+            ttl_s=ttl_s,
+            soft_pin=soft_pin,
+            replicas=replicas,
+        )
+
+    async def put_many(
+        self,
+        items: Sequence[tuple[Key, Buffer]],
+        *,
+        if_exists: IfExists = "keep",
+        ttl_s: float | None = None,
+        soft_pin: bool = False,
+        replicas: int = 1,
+        timeout_s: float | None = None,
+    ) -> list[PutResult]:
+        return await self._call(
+            timeout_s,
+            self._client.put_many,
+            items,
+            if_exists=if_exists,
+            ttl_s=ttl_s,
+            soft_pin=soft_pin,
+            replicas=replicas,
+        )
+
+    async def get(self, key: Key, *, timeout_s: float | None = None) -> bytes | None:
+        return await self._call(timeout_s, self._client.get, key)
+
+    async def get_many(
+        self, keys: Sequence[Key], *, timeout_s: float | None = None
+    ) -> list[bytes | None]:
+        return await self._call(timeout_s, self._client.get_many, keys)
+
+    async def get_into(
+        self, key: Key, buffer: Buffer, *, timeout_s: float | None = None
+    ) -> int | None:
+        return await self._call(timeout_s, self._client.get_into, key, buffer)
+
+    async def get_many_into(
+        self, keys: Sequence[Key], buffers: Sequence[Buffer], *, timeout_s: float | None = None
+    ) -> list[int | None]:
+        return await self._call(timeout_s, self._client.get_many_into, keys, buffers)
+
+    async def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:
+        """The view itself is StoreClient's; its release is one short round trip."""
+        return await self._call(timeout_s, self._client.view, key)
+
+    async def exists(self, key: Key, *, timeout_s: float | None = None) -> bool:
+        return await self._call(timeout_s, self._client.exists, key)
+
+    async def exists_many(
+        self, keys: Sequence[Key], *, timeout_s: float | None = None
+    ) -> list[bool]:
+        return await self._call(timeout_s, self._client.exists_many, keys)
+
+    async def size(self, key: Key, *, timeout_s: float | None = None) -> int | None:
+        return await self._call(timeout_s, self._client.size, key)
+
+    async def remove(self, key: Key, *, timeout_s: float | None = None) -> bool:
+        return await self._call(timeout_s, self._client.remove, key)
+
+    async def remove_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> int:
+        return await self._call(timeout_s, self._client.remove_many, keys)
+
+    async def clear(self, *, timeout_s: float | None = None) -> int:
+        return await self._call(timeout_s, self._client.clear)
+
+    async def stats(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        return await self._call(timeout_s, self._client.stats)
+
+    async def kv(
+        self,
+        namespace: Namespace,
+        shard: Shard | Sequence[Shard] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> BlockStore:
+        """The block store itself is StoreClient's: `submit_*` and `poll` do not block, and its
+        `fileno()` goes into `loop.add_reader`."""
+        return await self._call(timeout_s, self._client.kv, namespace, shard)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await asyncio.to_thread(self._client.close)
+        self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _call(
+        self, timeout_s: float | None, call: Callable[..., T], *args: Any, **options: Any
+    ) -> T:
+        """The time spent waiting for a thread counts."""
+        if self._num_calls >= MAX_CALLS:
+            raise Busy(f"{self._num_calls} calls wait, the limit; await some before making more")
+        deadline = Deadline(self._timeout_s if timeout_s is None else timeout_s)
+        name = getattr(call, "__name__", "the call")
+        loop = asyncio.get_running_loop()
+        self._num_calls += 1
+
+        def run() -> T:
+            try:
+                return call(*args, **options, timeout_s=deadline.check(name))
+            finally:
+                loop.call_soon_threadsafe(self._ended)
+
+        return await loop.run_in_executor(self._threads, run)
+
+    def _ended(self) -> None:
+        self._num_calls -= 1

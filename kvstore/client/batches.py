@@ -1,0 +1,33 @@
+"""Splitting a batch of any size into messages within the wire's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..keys import EntryId
+from ..wire import MAX_KEYS
+
+MAX_ENTRY_ID_BYTES = 4 << 20
+"""Of one message, which also carries up to 32 bytes more an entry."""
+MAX_VALUE_BYTES = 8 << 20
+"""Values of one message, unless a single value is larger."""
+
+
+def batches(entries: Sequence[EntryId], sizes: Sequence[int] | None = None) -> Iterator[slice]:
+    """Consecutive runs of `entries` that fit one message each; `sizes` are those of the values that
+    travel with them."""
+    start = id_bytes = value_bytes = 0
+    for index, entry in enumerate(entries):
+        size = sizes[index] if sizes is not None else 0
+        too_many = (
+            index - start >= MAX_KEYS
+            or id_bytes + len(entry) > MAX_ENTRY_ID_BYTES
+            or value_bytes + size > MAX_VALUE_BYTES
+        )
+        if index > start and too_many:
+            yield slice(start, index)
+            start, id_bytes, value_bytes = index, 0, 0
+        id_bytes += len(entry)
+        value_bytes += size
+    if len(entries) > start:
+        yield slice(start, len(entries))

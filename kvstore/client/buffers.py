@@ -1,0 +1,49 @@
+"""Callers' buffers as flat bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import InvalidRequest
+
+if TYPE_CHECKING:  # collections.abc has it from Python 3.12 on
+    from typing_extensions import Buffer
+
+
+def readable_bytes(data: Buffer) -> memoryview:
+    """All bytes of a C-contiguous buffer, without a copy. Raises InvalidRequest."""
+    return _flat(data, "data")
+
+
+def writable_bytes(buffer: Buffer) -> memoryview:
+    """All bytes of a writable C-contiguous buffer. Raises InvalidRequest."""
+    flat = _flat(buffer, "buffer")
+    if flat.readonly:
+        raise InvalidRequest(
+            f"buffer of type {type(buffer).__name__} is read-only; give a bytearray or array"
+        )
+    return flat
+
+
+def _flat(data: Buffer, name: str) -> memoryview:
+    try:
+        view = memoryview(data)
+    except TypeError as error:
+        raise InvalidRequest(
+            f"{name} is a {type(data).__name__}; give bytes or any contiguous buffer"
+        ) from error
+    if not view.c_contiguous:
+        raise InvalidRequest(
+            f"{name} of shape {view.shape} with strides {view.strides} is not C-contiguous; "
+            "copy it first, for example with numpy.ascontiguousarray"
+        )
+    if not view.nbytes:
+        return memoryview(b"") if view.readonly else memoryview(bytearray())
+    if view.format == "B" and view.ndim == 1:
+        return view
+    try:
+        return view.cast("B")
+    except (ValueError, TypeError):  # a format memoryview does not know, as of structured arrays
+        return np.frombuffer(view, np.uint8).data

@@ -1,0 +1,333 @@
+"""The background connection of a client: pipelined requests, answered on one thread.
+
+All state of jobs lives on that thread ("io"); other threads only `post` work to it. It never blocks
+except in its selector: connecting is done by a short-lived thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from moontide.transfer.errors import TransferError
+
+from .. import wire
+from ..errors import ForkedClient, InvalidRequest, StoreError
+from .attachment import Attachment
+from .connection import Buffers, Connection
+from .copier import Copier
+from .counters import ClientCounters
+from .deadline import MAX_TIMEOUT_SECONDS, Deadline
+from .dialer import Dialer
+from .frames import ConnectionLost, Frame
+from .timers import Timer, Timers
+from .writes import RunningWrites
+
+logger = logging.getLogger(__name__)
+
+TEND_SECONDS = 1.0
+REDIAL_SECONDS = 1.0
+
+
+class ChannelReply(NamedTuple):
+    """`message` is None when the connection ended first."""
+
+    message: wire.Reply | None
+    payload: memoryview = memoryview(b"")
+
+
+OnReply = Callable[[ChannelReply], None]
+
+
+class Listener(Protocol):
+    """Told, on the io thread, when the channel has a daemon and when it has lost it."""
+
+    def attached(self) -> None: ...
+    def detached(self) -> None: ...
+
+
+class Channel:
+    """`post`, `check_usable`, `release_segment` and `close` may be called by any thread, the rest
+    by the io thread only."""
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        writes: RunningWrites,
+        counters: ClientCounters,
+        *,
+        on_notice: Callable[[Attachment, wire.Reply], bool],
+        tend: Callable[[], None],
+    ) -> None:
+        self.writes = writes
+        self.counters = counters
+        self.copier = Copier()
+        self.attachment: Attachment | None = None
+        self._dialer = dialer
+        self._on_notice = on_notice
+        self._tend = tend
+        self._connection: Connection | None = None
+        self._pending: dict[int, OnReply] = {}
+        self._mapping: dict[tuple[int, bool], list[Callable[[bool], None]]] = {}
+        self._outbox: deque[memoryview] = deque()
+        self._last_request = 0
+        self._heard = 0.0
+        self._listeners: list[Listener] = []
+        self._timers = Timers()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._closed = self._forked = False
+        self._sending = False  # the socket took no more
+        self._wake_lock = threading.Lock()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="moontide-io", daemon=True)
+        self._timers.call_at(0.0, self._every_second)
+        self._dial()
+        self._thread.start()
+
+    # -- any thread -------------------------------------------------------------------
+
+    def post(self, act: Callable[[], None]) -> None:
+        """Runs `act` on the io thread, soon and in order."""
+        self._inbox.append(act)
+        with self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def check_usable(self) -> None:
+        if self._forked:
+            raise ForkedClient("this client was made before a fork; connect again in the child")
+        if self._closed:
+            raise InvalidRequest("this client is closed; connect again")
+
+    def release_segment(self, attachment: Attachment, segment: int) -> None:
+        """Tells the daemon that a revoked segment is unmapped."""
+        self.post(lambda: self._release_segment(attachment, segment))
+
+    def close(self) -> None:
+        """Ends every job and both threads. Idempotent."""
+        if self._closed or self._forked:
+            return
+        self.post(self._stop)
+        self._thread.join()
+        self.copier.close()
+        self._run_inbox()  # what the last copies had to say
+        self._selector.close()
+        with self._wake_lock:
+            os.close(self._wake)
+            self._wake = -1
+
+    def after_fork(self) -> None:
+        """In the child: gives up the descriptors, which stay the parent's."""
+        self._forked = True
+        self._selector.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+        if self._connection is not None:
+            self._connection.close()
+
+    # -- io thread --------------------------------------------------------------------
+
+    @property
+    def connection(self) -> int:
+        """Serial of the live connection; 0 without one."""
+        return self._connection.serial if self._connection else 0
+
+    def add_listener(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        if self.attachment is not None:
+            listener.attached()
+
+    def remove_listener(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def call_at(self, at: float, act: Callable[[], None]) -> Timer:
+        return self._timers.call_at(at, act)
+
+    def request(self, message: wire.Request, on_reply: OnReply, payload: Buffers = ()) -> None:
+        """`on_reply` is called exactly once, never from within. The payload must stay unchanged
+        until then."""
+        if self._connection is None:
+            self.post(lambda: on_reply(ChannelReply(None)))
+            return
+        if not self._pending:
+            self._heard = time.monotonic()
+        self._last_request = self._last_request % 0xFFFFFFFF + 1
+        self._pending[self._last_request] = on_reply
+        num_bytes = sum(map(len, payload))
+        head = wire.encode_frame(message, self._last_request, num_bytes)
+        self._outbox.extend(memoryview(part) for part in (head, *payload) if len(part))
+        if not self._sending:
+            self._send()
+
+    def map_segment(self, segment: int, *, writable: bool, then: Callable[[bool], None]) -> None:
+        """Maps a segment into the current attachment and calls `then(success)`."""
+        waiting = self._mapping.setdefault((segment, writable), [])
+        waiting.append(then)
+        if len(waiting) == 1:
+            message = wire.MapSegment(segment, writable)
+            self.request(message, lambda reply: self._mapped(segment, writable, reply))
+
+    def _mapped(self, segment: int, writable: bool, reply: ChannelReply) -> None:
+        message, success = reply.message, False
+        if isinstance(message, wire.SegmentReply) and self._connection and self.attachment:
+            add = self.attachment.add_granted if writable else self.attachment.add_readable
+            try:
+                add(segment, self._connection.reader.take_descriptor(), message.num_bytes)
+                success = True
+            except (TransferError, ConnectionLost):
+                logger.warning("segment not mapped segment=%d", segment, exc_info=True)
+        for then in self._mapping.pop((segment, writable), []):
+            then(success)
+
+    def _release_segment(self, attachment: Attachment, segment: int) -> None:
+        if attachment is self.attachment:
+            self.request(wire.ReleaseSegment(segment), lambda reply: None)
+
+    # -- the loop ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            due = self._timers.next_at()
+            timeout = None if due is None else max(due - time.monotonic(), 0.0)
+            for key, mask in self._selector.select(timeout):
+                if key.fd == self._wake:
+                    os.eventfd_read(self._wake)
+                elif self._connection is not None:
+                    self._on_socket(mask)
+            self._run_inbox()
+            self._timers.run_due(time.monotonic())
+
+    def _run_inbox(self) -> None:
+        while True:
+            try:
+                act = self._inbox.popleft()
+            except IndexError:
+                return
+            try:
+                act()
+            except Exception:
+                logger.exception("client action failed")
+
+    def _on_socket(self, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._send()
+        if mask & selectors.EVENT_READ and self._connection is not None:
+            self._receive(self._connection)
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            connection.reader.receive()
+            self._heard = time.monotonic()
+            while self._connection is connection and (frame := connection.reader.next()):
+                self._dispatch(frame)
+        except (BlockingIOError, InterruptedError):
+            return
+        except ConnectionLost as lost:
+            self._lose(str(lost))
+        except Exception:
+            logger.exception("reply not understood")
+            self._lose("a reply could not be used")
+
+    def _dispatch(self, frame: Frame) -> None:
+        on_reply = self._pending.pop(frame.request_id, None)
+        if on_reply is not None:
+            on_reply(ChannelReply(frame.message, frame.payload))
+        elif frame.request_id or not self.attachment:
+            raise ConnectionLost(f"the store answered request {frame.request_id}, never made")
+        elif not self._on_notice(self.attachment, frame.message):
+            raise ConnectionLost(f"the store sent {type(frame.message).__name__} unasked")
+
+    def _send(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            while self._outbox:
+                sent = connection.sock.sendmsg([*self._outbox][:64])
+                while self._outbox and sent >= len(self._outbox[0]):
+                    sent -= len(self._outbox.popleft())
+                if sent:
+                    self._outbox[0] = self._outbox[0][sent:]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            reason = f"connection to the store failed: {error}"
+            self.post(lambda: self._lose(reason))
+            return
+        if self._sending != bool(self._outbox):
+            self._sending = bool(self._outbox)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._sending else 0)
+            self._selector.modify(connection, events)
+
+    # -- connecting -------------------------------------------------------------------
+
+    def _dial(self) -> None:
+        threading.Thread(target=self._connect, name="moontide-dial", daemon=True).start()
+
+    def _connect(self) -> None:
+        """On its own thread: until it works or the client closes."""
+        try:
+            connection, attachment = self._dialer.connect(Deadline(MAX_TIMEOUT_SECONDS))
+        except StoreError as error:
+            if not self._closed:
+                logger.warning("store refuses the client error=%s", error)
+                self.post(self._redial_later)
+            return
+        self.post(lambda: self._adopt(connection, attachment))
+        if self._closed:
+            self._run_inbox()  # nobody else will
+
+    def _redial_later(self) -> None:
+        self.call_at(time.monotonic() + REDIAL_SECONDS, self._dial)
+
+    def _adopt(self, connection: Connection, attachment: Attachment) -> None:
+        if self._closed:
+            self._dialer.hang_up(connection)
+            return
+        connection.sock.setblocking(False)
+        self._connection, self.attachment = connection, attachment
+        self._heard = time.monotonic()
+        self._selector.register(connection, selectors.EVENT_READ)
+        for listener in list(self._listeners):
+            listener.attached()
+
+    def _lose(self, reason: str) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        self._selector.unregister(connection)
+        self._connection = self.attachment = None
+        self._outbox.clear()
+        self._sending = False
+        self._dialer.hang_up(connection)
+        pending, self._pending = self._pending, {}
+        for on_reply in pending.values():
+            on_reply(ChannelReply(None))
+        for listener in list(self._listeners):
+            listener.detached()
+        if not self._closed:
+            logger.info("store connection lost reason=%s", reason)
+            self._dial()
+
+    def give_up_if_silent(self, since: float) -> None:
+        """A job's reply did not come in time: ends the connection, and with it whatever the daemon
+        still holds for it, unless the daemon has said anything since `since`."""
+        if self._pending and self._heard <= since:
+            self._lose("the store does not answer")
+
+    def _every_second(self) -> None:
+        self._tend()
+        self.call_at(time.monotonic() + TEND_SECONDS, self._every_second)
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._lose("closed")

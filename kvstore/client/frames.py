@@ -1,0 +1,120 @@
+"""Replies out of a socket, blocking or not: bytes and descriptors in, whole frames out."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import NamedTuple
+
+from moontide.transfer import close_descriptors, receive_with_descriptors
+from moontide.transfer.errors import TransferError
+
+from .. import wire
+from ..errors import InvalidRequest, StoreUnavailable
+
+RECEIVE_BYTES = 64 << 10
+
+
+class ConnectionLost(StoreUnavailable):
+    """This connection has ended; inside the client only. `sent` is False when surely nothing of the
+    request reached the daemon."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class Frame(NamedTuple):
+    request_id: int
+    message: wire.Reply
+    payload: memoryview
+
+
+class FrameReader:
+    """Reads one socket. `receive` takes what one call gives, `next` hands out a complete frame.
+    Large payloads are received straight into their own buffer."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._passes_descriptors = sock.family == socket.AF_UNIX
+        self._data = bytearray()
+        self._head: tuple[int, wire.Reply] | None = None  # of the frame whose payload is under way
+        self._payload = memoryview(b"")
+        self._filled = 0
+        self._descriptors: deque[int] = deque()
+        self.received_bytes = 0
+
+    def receive(self) -> None:
+        """One read. Raises ConnectionLost at the end of the stream, and what the socket raises when
+        it would block or its timeout passes."""
+        try:
+            if self._head is not None and self._filled < len(self._payload):
+                num_bytes = self._sock.recv_into(self._payload[self._filled :])
+                self._filled += num_bytes
+            else:
+                num_bytes = self._receive_head()
+        except (BlockingIOError, TimeoutError, InterruptedError):
+            raise
+        except (OSError, TransferError) as error:
+            raise ConnectionLost(f"connection to the store failed: {error}") from error
+        if not num_bytes:
+            raise ConnectionLost("the store closed the connection")
+        self.received_bytes += num_bytes
+
+    def _receive_head(self) -> int:
+        if not self._passes_descriptors:
+            data = self._sock.recv(RECEIVE_BYTES)
+        else:
+            data, descriptors = receive_with_descriptors(self._sock, RECEIVE_BYTES, 4)
+            self._descriptors.extend(descriptors)
+        self._data += data
+        return len(data)
+
+    def next(self) -> Frame | None:
+        """None: more must be received first. Raises ConnectionLost on malformed bytes."""
+        try:
+            if self._head is None and not self._start_frame():
+                return None
+        except InvalidRequest as error:
+            raise ConnectionLost(f"the store sent malformed bytes: {error}") from error
+        assert self._head is not None
+        self._take_buffered()
+        if self._filled < len(self._payload):
+            return None
+        frame = Frame(*self._head, self._payload)
+        self._head, self._payload, self._filled = None, memoryview(b""), 0
+        return frame
+
+    def take_descriptor(self) -> int:
+        """The next descriptor that arrived; the caller's from now on. Raises ConnectionLost when
+        there is none."""
+        if not self._descriptors:
+            raise ConnectionLost("the store announced a descriptor that did not arrive")
+        return self._descriptors.popleft()
+
+    def close(self) -> None:
+        close_descriptors(self._descriptors)
+        self._descriptors.clear()
+
+    def _start_frame(self) -> bool:
+        size = wire.HEADER.size
+        if len(self._data) < size:
+            return False
+        header = wire.decode_header(bytes(self._data[:size]))
+        if not wire.OLDEST_VERSION <= header.version <= wire.WIRE_VERSION:
+            raise InvalidRequest(f"frame version {header.version}, not {wire.WIRE_VERSION}")
+        if len(self._data) < size + header.body_bytes:
+            return False
+        message = wire.decode_reply(bytes(self._data[size : size + header.body_bytes]))
+        del self._data[: size + header.body_bytes]
+        self._head = (header.request_id, message)
+        self._payload = memoryview(bytearray(header.payload_bytes))
+        self._filled = 0
+        return True
+
+    def _take_buffered(self) -> None:
+        count = min(len(self._payload) - self._filled, len(self._data))
+        if count:
+            self._payload[self._filled : self._filled + count] = self._data[:count]
+            del self._data[:count]
+            self._filled += count

@@ -1,0 +1,175 @@
+"""The blocking calls' way to the daemon: one request at a time, and a new connection whenever the
+last one broke."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from .. import wire
+from ..errors import ForkedClient, InvalidRequest, StoreTimeout, StoreUnavailable
+from .attachment import Attachment
+from .connection import Buffers, Connection, raise_failure
+from .deadline import Deadline
+from .dialer import Dialer
+from .frames import ConnectionLost
+
+
+class Answer(NamedTuple):
+    """A reply, the payload that came with it, and over which connection to which daemon."""
+
+    reply: wire.Reply
+    payload: memoryview
+    attachment: Attachment
+    connection: int  # serial; reservations and view pins belong to it
+
+
+class Link:
+    """Thread-safe. After a timeout the connection is closed, so that the daemon frees what it owned
+    and no late reply is taken for another's; the next call opens a new one."""
+
+    def __init__(self, dialer: Dialer, on_notice: Callable[[Attachment, wire.Reply], bool]) -> None:
+        self._dialer = dialer
+        self._on_notice = on_notice
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._attachment: Attachment | None = None
+        self._closed = False
+        self._forked = False
+
+    def open(self, deadline: Deadline) -> Attachment:
+        """The daemon there now. Raises StoreUnavailable, AccessDenied, InvalidRequest."""
+        with self._held(deadline):
+            return self._ready(deadline)[1]
+
+    def ask(self, message: wire.Request, deadline: Deadline) -> Answer:
+        """For requests that may be made twice: tried again when the connection breaks."""
+        while True:
+            try:
+                with self._held(deadline):
+                    return self._exchange(message, deadline)
+            except ConnectionLost as lost:
+                if not deadline.remaining():
+                    raise StoreUnavailable(str(lost)) from lost
+
+    def act(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
+        """For requests that must not be made twice. When the connection breaks after the daemon may
+        have seen it, raises StoreUnavailable: nobody knows whether it was done."""
+        while True:
+            try:
+                with self._held(deadline):
+                    return self._exchange(message, deadline, payload)
+            except ConnectionLost as lost:
+                if lost.sent or not deadline.remaining():
+                    raise _unknown(lost) from lost
+
+    def act_on(
+        self, connection: int, message: wire.Request, deadline: Deadline, payload: Buffers = ()
+    ) -> Answer:
+        """For requests about what `connection` owns. Raises StoreUnavailable when it has ended, and
+        the reservation or pin with it."""
+        try:
+            with self._held(deadline):
+                if self._connection is None or self._connection.serial != connection:
+                    raise StoreUnavailable("the connection that owned the entry is gone; try again")
+                return self._exchange(message, deadline, payload)
+        except ConnectionLost as lost:
+            raise _unknown(lost) from lost
+
+    def map_segment(
+        self, attachment: Attachment, segment: int, deadline: Deadline, *, writable: bool = False
+    ) -> None:
+        """Adds the segment's mapping to `attachment`. Raises StoreUnavailable when another daemon
+        answers by now."""
+        with self._held(deadline):
+            answer = self._exchange(wire.MapSegment(segment, writable), deadline)
+            reply = answer.reply
+            assert self._connection is not None
+            if not isinstance(reply, wire.SegmentReply):
+                raise StoreUnavailable(f"the store answered MapSegment with {reply!r}")
+            descriptor = self._connection.reader.take_descriptor()
+            if writable:
+                answer.attachment.add_granted(segment, descriptor, reply.num_bytes)
+            else:
+                answer.attachment.add_readable(segment, descriptor, reply.num_bytes)
+        if answer.attachment is not attachment:
+            raise StoreUnavailable("another store answers at this address now; try again")
+
+    def take_notices(self) -> None:
+        """Handles what the daemon sent unasked, unless a call is running (which does it)."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._connection is not None:
+                    self._connection.take_notices()
+            except ConnectionLost:
+                self._drop()
+            finally:
+                self._lock.release()
+
+    def check_usable(self) -> None:
+        """Raises ForkedClient in a forked child, InvalidRequest after close."""
+        if self._forked:
+            raise ForkedClient("this client was made before a fork; connect again in the child")
+        if self._closed:
+            raise InvalidRequest("this client is closed; connect again")
+
+    def close(self) -> None:
+        """Idempotent. Waits for a running call, which the dialer's stop keeps short."""
+        self._closed = True
+        with self._lock:
+            self._drop()
+
+    def after_fork(self) -> None:
+        """In the child: gives up the descriptors, which stay the parent's."""
+        self._forked = True
+        if self._connection is not None:
+            self._connection.close()
+
+    @contextmanager
+    def _held(self, deadline: Deadline) -> Iterator[None]:
+        self.check_usable()
+        if not self._lock.acquire(timeout=deadline.remaining()):
+            if self._connection is None:
+                raise StoreUnavailable(
+                    f"no store at {self._dialer.identity.address} within {deadline.timeout_s:g} s"
+                )
+            raise StoreTimeout(f"other calls of this client took all of {deadline.timeout_s:g} s")
+        try:
+            self.check_usable()
+            yield
+        finally:
+            self._lock.release()
+
+    def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
+        connection, attachment = self._ready(deadline)
+        try:
+            reply, received = connection.request(message, deadline, payload)
+        except BaseException:
+            self._drop()
+            raise
+        if isinstance(reply, wire.Failure):
+            raise_failure(reply)
+        return Answer(reply, received, attachment, connection.serial)
+
+    def _ready(self, deadline: Deadline) -> tuple[Connection, Attachment]:
+        if self._connection is not None:
+            try:
+                self._connection.take_notices()
+            except ConnectionLost:
+                self._drop()
+        if self._connection is None or self._attachment is None:
+            connection, attachment = self._dialer.connect(deadline)
+            connection.on_notice = lambda message: self._on_notice(attachment, message)
+            self._connection, self._attachment = connection, attachment
+        return self._connection, self._attachment
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._dialer.hang_up(connection)
+
+
+def _unknown(lost: ConnectionLost) -> StoreUnavailable:
+    return StoreUnavailable(f"{lost}; the call may or may not have been done")

@@ -1,0 +1,179 @@
+"""Where the blocks of a prefix lie, and how each layer that was asked for is put together from the
+stored shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import wire
+from ..errors import InvalidRequest
+from ..keys import BlockKey, Namespace
+from ..layout import KVLayout, LayerPiece, Shard, reshard
+from ..types import Tier
+from .attachment import Attachment
+
+
+class Coverage:
+    """The shards one client reads and writes, and their layers as one list: layer `i` of the API is
+    `layers[i]` = (shard index, layer within that shard). With one group and no sharding of layers
+    that is the model's own numbering."""
+
+    def __init__(self, namespace: Namespace, shards: Sequence[Shard]) -> None:
+        """Raises LayoutMismatch when a shard reaches outside the layout, InvalidRequest without
+        shards."""
+        if not shards:
+            raise InvalidRequest("shard is an empty sequence; give at least one shard, or None")
+        self.layout: KVLayout = namespace.layout
+        self.block_tokens = namespace.block_tokens
+        for shard in shards:
+            self.layout.check(shard)
+        self.shards = tuple(shards)
+        self.packed = [shard.pack() for shard in shards]
+        self.layers = tuple(
+            (index, layer)
+            for index, shard in enumerate(shards)
+            for layer in range(shard.num_layers)
+        )
+
+    def layer_bytes(self, layer: int) -> int:
+        """Bytes of one block of one layer. Raises InvalidRequest outside the coverage."""
+        self.check_layer(layer)
+        return self.layout.layer_bytes(self.shards[self.layers[layer][0]], self.block_tokens)
+
+    def check_layer(self, layer: int) -> None:
+        if not 0 <= layer < len(self.layers):
+            raise InvalidRequest(
+                f"layer {layer}; this coverage has {len(self.layers)} layers, counted from 0"
+            )
+
+
+class StoredEntry(NamedTuple):
+    """One shard of one block in the pool."""
+
+    slot: int
+    generation: int
+    segment: int
+    offset: int
+    layer_bytes: int
+    layer_stride: int
+    extents: int  # complete layers when it was looked up
+    checksums: int  # index of its first layer's in LocatedBlocks.checksums
+
+
+class StoredExtent(NamedTuple):
+    """One layer of one stored entry: the unit that is verified."""
+
+    entry: StoredEntry
+    layer: int
+    checksum: int
+
+    @property
+    def offset(self) -> int:
+        return self.entry.offset + self.layer * self.entry.layer_stride
+
+
+class Piece(NamedTuple):
+    """A run of bytes that a reader takes from one stored extent."""
+
+    extent: StoredExtent
+    source_offset: int
+    target_offset: int
+    num_bytes: int
+
+
+Plan = tuple[tuple[LayerPiece, ...], ...]
+"""For each layer of a coverage, what to take from which entry of a block."""
+
+
+class LocatedBlocks:
+    """Blocks of one lookup, in prompt order; immutable. Good for as long as each entry's header
+    slot shows its generation, in the attachment it was looked up in."""
+
+    def __init__(
+        self,
+        reply: wire.BlocksReply,
+        keys: Sequence[BlockKey],
+        attachment: Attachment,
+        coverage: Coverage,
+    ) -> None:
+        """Raises InvalidRequest when the reply contradicts itself."""
+        self.attachment = attachment
+        self.keys = tuple(keys[: len(reply.blocks)])
+        self.tiers = tuple(_coldest(block) for block in reply.blocks)
+        self.checksums: NDArray[np.uint64] = np.frombuffer(reply.checksums, "<u8")
+        shards = [Shard.unpack(packed) for packed in reply.shards]
+        plans: dict[tuple[int, ...], Plan] = {}
+        self._blocks: list[tuple[tuple[StoredEntry, ...], Plan]] = []
+        first_checksum = 0
+        for block in reply.blocks:
+            stored = tuple(entry.shard for entry in block)
+            if stored not in plans:
+                plans[stored] = _plan(coverage, [shards[index] for index in stored])
+            entries = []
+            for entry in block:
+                entries.append(_stored(entry, shards[entry.shard], coverage, first_checksum))
+                first_checksum += shards[entry.shard].num_layers
+            self._blocks.append((tuple(entries), plans[stored]))
+        if first_checksum != len(self.checksums):
+            raise InvalidRequest(f"{len(self.checksums)} checksums for {first_checksum} extents")
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def segments(self, blocks: Sequence[int]) -> set[int]:
+        return {entry.segment for block in blocks for entry in self._blocks[block][0]}
+
+    def pieces(self, block: int, layer: int) -> list[Piece]:
+        """How to assemble `layer` of `block`."""
+        entries, plan = self._blocks[block]
+        pieces = []
+        for piece in plan[layer]:
+            entry = entries[piece.source]
+            checksum = int(self.checksums[entry.checksums + piece.source_layer])
+            extent = StoredExtent(entry, piece.source_layer, checksum)
+            pieces.append(Piece(extent, piece.source_offset, piece.target_offset, piece.num_bytes))
+        return pieces
+
+    def incomplete(self, layer: int) -> list[StoredExtent]:
+        """Extents that `layer` needs and that were still being written."""
+        return [
+            piece.extent
+            for block in range(len(self))
+            for piece in self.pieces(block, layer)
+            if piece.extent.layer >= piece.extent.entry.extents
+        ]
+
+
+def _plan(coverage: Coverage, stored: Sequence[Shard]) -> Plan:
+    layers: list[tuple[LayerPiece, ...]] = []
+    for wanted in coverage.shards:
+        plan = reshard(coverage.layout, coverage.block_tokens, stored, wanted)
+        if plan is None:
+            raise InvalidRequest(f"stored shards {list(stored)} do not cover {wanted}")
+        layers += plan
+    return tuple(layers)
+
+
+def _stored(
+    entry: wire.BlockEntry, shard: Shard, coverage: Coverage, checksums: int
+) -> StoredEntry:
+    return StoredEntry(
+        slot=entry.slot,
+        generation=entry.generation,
+        segment=entry.segment,
+        offset=entry.offset,
+        layer_bytes=coverage.layout.layer_bytes(shard, coverage.block_tokens),
+        layer_stride=coverage.layout.layer_stride(shard, coverage.block_tokens),
+        extents=entry.extents,
+        checksums=checksums,
+    )
+
+
+def _coldest(block: Sequence[wire.BlockEntry]) -> Tier:
+    """A block is as fast as its slowest shard."""
+    order = list(Tier)
+    return max((Tier(entry.tier) for entry in block), key=order.index)

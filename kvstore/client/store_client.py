@@ -1,0 +1,324 @@
+"""`connect(...)`: the client of one store daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from moontide.transfer import checksum
+from moontide.transfer.types import Instance
+
+from .. import wire
+from ..errors import Conflict, InvalidRequest
+from ..keys import EntryId, Namespace, string_entry_id
+from ..layout import Shard
+from ..types import IfExists, PutResult, PutStatus
+from .address import TcpAddress, parse_address
+from .attachment import Attachment, Attachments
+from .batches import batches
+from .block_store import BlockStore
+from .buffers import readable_bytes, writable_bytes
+from .channel import Channel
+from .connection import Identity
+from .counters import ClientCounters
+from .deadline import Deadline, check_timeout
+from .dialer import Dialer
+from .link import Link
+from .pins import Pin, Pins
+from .reading import Reader, as_bytes, into_buffers
+from .view import View
+from .writes import RunningWrites
+from .writing import Writer, put_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Key = str | bytes
+
+
+def connect(address: str, *, token: str = "", timeout_s: float = 5.0) -> StoreClient:
+    """A client of the daemon at `unix:PATH` or `tcp://host:port` (which needs the cluster `token`).
+
+    Waits up to `timeout_s` for the daemon; that is also the default limit of each call. Raises
+    StoreUnavailable, AccessDenied, InvalidRequest."""
+    return StoreClient(address, token=token, timeout_s=timeout_s)
+
+
+class StoreClient:
+    """Thread-safe; unusable after a fork (ForkedClient).
+
+    When the daemon goes away it reconnects by itself, and calls meanwhile raise StoreUnavailable
+    at their deadline. Every call takes `timeout_s` (default: that of `connect`) and raises
+    StoreTimeout when it passes. Keys `"a"` and `b"a"` are the same; values are bytes."""
+
+    def __init__(self, address: str, *, token: str, timeout_s: float) -> None:
+        self._timeout_s = check_timeout(timeout_s)
+        target = parse_address(address)
+        if isinstance(target, TcpAddress) and not token:
+            raise InvalidRequest(
+                f"{address} needs token=…, the content of the store's --token-file"
+            )
+        node = os.uname().nodename.replace("/", "-")
+        self.counters = ClientCounters()
+        self._writes = RunningWrites()
+        self._attachments = Attachments(self._on_release)
+        self._dialer = Dialer(
+            Identity(target, token.strip(), Instance.new(node)), self._attachments, self._writes
+        )
+        self._link = Link(self._dialer, self._on_notice)
+        self._pins = Pins(self._link, self._timeout_s)
+        self._reader = Reader(self._link, self.counters)
+        self._writer = Writer(self._link, self._writes, self._io)
+        self._channel_lock = threading.Lock()
+        self._channel: Channel | None = None
+        self._link.open(Deadline(self._timeout_s))
+        _clients.add(self)
+
+    # -- writing ----------------------------------------------------------------------
+
+    def put(
+        self,
+        key: Key,
+        data: Buffer,
+        *,
+        if_exists: IfExists = "keep",
+        ttl_s: float | None = None,
+        soft_pin: bool = False,
+        replicas: int = 1,
+        timeout_s: float | None = None,
+    ) -> PutResult:
+        """Stores all bytes of a contiguous buffer. Under an existing key: `keep` leaves it
+        (EXISTS), `replace` replaces it, `error` raises Conflict. FULL means retry later."""
+        (result,) = self.put_many(
+            [(key, data)],
+            if_exists=if_exists,
+            ttl_s=ttl_s,
+            soft_pin=soft_pin,
+            replicas=replicas,
+            timeout_s=timeout_s,
+        )
+        if if_exists == "error" and result.status is PutStatus.EXISTS:
+            raise Conflict(
+                f"key {key!r} exists already; remove it first or put with if_exists='replace'"
+            )
+        return result
+
+    def put_many(
+        self,
+        items: Sequence[tuple[Key, Buffer]],
+        *,
+        if_exists: IfExists = "keep",
+        ttl_s: float | None = None,
+        soft_pin: bool = False,
+        replicas: int = 1,
+        timeout_s: float | None = None,
+    ) -> list[PutResult]:
+        """One result an item, in order; no item fails because another does."""
+        deadline = self._begin(timeout_s)
+        options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
+        entries = [string_entry_id(key) for key, _ in items]
+        values = [readable_bytes(data) for _, data in items]
+        return self._writer.put(entries, values, options, deadline)
+
+    def remove(self, key: Key, *, timeout_s: float | None = None) -> bool:
+        """True when it was there."""
+        return bool(self.remove_many([key], timeout_s=timeout_s))
+
+    def remove_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> int:
+        """How many were there."""
+        deadline = self._begin(timeout_s)
+        entries = _entries(keys)
+        removed = 0
+        for part in batches(entries):
+            message = wire.Remove(list(entries[part]))
+            removed += _count(self._link.act(message, deadline).reply)
+        return removed
+
+    def clear(self, *, timeout_s: float | None = None) -> int:
+        """Removes every entry of the daemon, blocks and strings, whoever put them. How many."""
+        return _count(self._link.act(wire.Clear(), self._begin(timeout_s)).reply)
+
+    # -- reading ----------------------------------------------------------------------
+
+    def get(self, key: Key, *, timeout_s: float | None = None) -> bytes | None:
+        """The bytes put under `key`, verified; None: a miss."""
+        return self.get_many([key], timeout_s=timeout_s)[0]
+
+    def get_many(
+        self, keys: Sequence[Key], *, timeout_s: float | None = None
+    ) -> list[bytes | None]:
+        return self._reader.read(_entries(keys), as_bytes, self._begin(timeout_s))
+
+    def get_into(self, key: Key, buffer: Buffer, *, timeout_s: float | None = None) -> int | None:
+        """Fills the front of `buffer`; the entry's size, or None: a miss (parts of the buffer may
+        have been written). Raises InvalidRequest when the buffer is too small."""
+        return self.get_many_into([key], [buffer], timeout_s=timeout_s)[0]
+
+    def get_many_into(
+        self, keys: Sequence[Key], buffers: Sequence[Buffer], *, timeout_s: float | None = None
+    ) -> list[int | None]:
+        deadline = self._begin(timeout_s)
+        if len(keys) != len(buffers):
+            raise InvalidRequest(f"{len(keys)} keys and {len(buffers)} buffers; give one a key")
+        target = into_buffers([writable_bytes(buffer) for buffer in buffers])
+        return self._reader.read(_entries(keys), target, deadline)
+
+    def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:
+        """The entry in place, pinned until released; None: a miss. Over TCP it is a copy. Raises
+        OutOfSpace when this client pins more than its share."""
+        deadline = self._begin(timeout_s)
+        entry = string_entry_id(key)
+        while self._link.open(deadline).shared_memory:
+            deadline.check("view")
+            (located,), answer = self._reader.locate([entry], deadline, pin_s=0)
+            if located is None:
+                return None
+            assert isinstance(answer.reply, wire.LookupReply)
+            pin = Pin(self._pins, answer.connection, answer.reply.ticket)
+            place = (answer.attachment, located)
+            source = self._reader.source(*place, deadline)
+            if source is None:
+                pin.release()
+                continue
+            view = View(source.toreadonly(), place=place, pin=pin)
+            actual = checksum(source)
+            if view.valid() and actual == located.checksum:
+                return view
+            if view.valid():
+                self._reader.report_corrupt(*place, deadline)
+                view.release()
+                return None
+            view.release()
+        (value,) = self._reader.read([entry], as_bytes, deadline)
+        return None if value is None else View(memoryview(value), place=None, pin=None)
+
+    def exists(self, key: Key, *, timeout_s: float | None = None) -> bool:
+        return self.exists_many([key], timeout_s=timeout_s)[0]
+
+    def exists_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> list[bool]:
+        deadline = self._begin(timeout_s)
+        entries = _entries(keys)
+        found: list[bool] = []
+        for part in batches(entries):
+            reply = self._link.ask(wire.Exists(list(entries[part])), deadline).reply
+            assert isinstance(reply, wire.ExistsReply)
+            found += map(bool, reply.found)
+        return found
+
+    def size(self, key: Key, *, timeout_s: float | None = None) -> int | None:
+        """Bytes of the entry; None: a miss."""
+        (located,), _ = self._reader.locate([string_entry_id(key)], self._begin(timeout_s))
+        return located.length if located else None
+
+    def stats(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """The body of the daemon's `GET /v1/stats`."""
+        reply = self._link.ask(wire.GetStats(), self._begin(timeout_s)).reply
+        assert isinstance(reply, wire.StatsReply)
+        stats: dict[str, Any] = json.loads(reply.stats)
+        return stats
+
+    # -- blocks -----------------------------------------------------------------------
+
+    def kv(
+        self,
+        namespace: Namespace,
+        shard: Shard | Sequence[Shard] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> BlockStore:
+        """KV blocks of `namespace`, read and written as the shards given (None: whole blocks).
+        Raises LayoutMismatch when a shard reaches outside the layout."""
+        deadline = self._begin(timeout_s)
+        if shard is None:
+            coverage = namespace.layout.whole()
+        else:
+            coverage = (shard,) if isinstance(shard, Shard) else tuple(shard)
+        store = BlockStore(self._io(), namespace, coverage, timeout_s=self._timeout_s)
+        try:
+            store.open(deadline)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    # -- life -------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Idempotent. Ends pins, reservations and jobs; data of views stays readable."""
+        self._dialer.stop()
+        with self._channel_lock:
+            if self._channel is not None:
+                self._channel.close()
+        self._link.close()
+        self._attachments.close()
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: from now on every call raises ForkedClient."""
+        self._link.after_fork()
+        if self._channel is not None:
+            self._channel.after_fork()
+
+    def _begin(self, timeout_s: float | None) -> Deadline:
+        self._link.check_usable()
+        self._pins.release_dropped()
+        return Deadline(self._timeout_s if timeout_s is None else timeout_s)
+
+    def _io(self) -> Channel:
+        """The background connection, started when it is first needed: for blocks, and to answer the
+        daemon's wish for a granted segment while no call runs."""
+        with self._channel_lock:
+            self._link.check_usable()
+            if self._channel is None:
+                self._channel = Channel(
+                    self._dialer,
+                    self._writes,
+                    self.counters,
+                    on_notice=self._on_notice,
+                    tend=self._link.take_notices,
+                )
+            return self._channel
+
+    def _on_notice(self, attachment: Attachment, message: wire.Reply) -> bool:
+        if isinstance(message, wire.RevokeSegment):
+            attachment.revoke(message.segment)
+            return True
+        return False
+
+    def _on_release(self, attachment: Attachment, segment: int) -> None:
+        (self._channel or self._io()).release_segment(attachment, segment)
+
+
+def _entries(keys: Sequence[Key]) -> list[EntryId]:
+    return [string_entry_id(key) for key in keys]
+
+
+def _count(reply: wire.Reply) -> int:
+    assert isinstance(reply, wire.CountReply)
+    return reply.count
+
+
+_clients: weakref.WeakSet[StoreClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

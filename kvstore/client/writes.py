@@ -1,0 +1,57 @@
+"""Which writes into granted memory are running, so that a new connection can say truthfully that
+none of an earlier one is."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import StoreTimeout, StoreUnavailable
+from .deadline import Deadline
+
+
+class RunningWrites:
+    """Counts writes by the connection (its serial number) whose reservations they fill.
+    Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: Counter[int] = Counter()
+        self._live: set[int] = set()
+
+    def begin_connection(self, connection: int) -> None:
+        with self._changed:
+            self._live.add(connection)
+
+    def end_connection(self, connection: int) -> None:
+        """It is closed: what it reserved is in quarantine, and no new write may fill it."""
+        with self._changed:
+            self._live.discard(connection)
+
+    @contextmanager
+    def of(self, connection: int) -> Iterator[None]:
+        """Raises StoreUnavailable when the connection has ended."""
+        with self._changed:
+            if connection not in self._live:
+                raise StoreUnavailable("the connection that reserved the space is gone; try again")
+            self._running[connection] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running[connection] -= 1
+                if not self._running[connection]:
+                    del self._running[connection]
+                    self._changed.notify_all()
+
+    def wait_quiesced(self, deadline: Deadline) -> None:
+        """Returns once no write of an ended connection runs. Raises StoreTimeout."""
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._running.keys() <= self._live, deadline.remaining()
+            ):
+                raise StoreTimeout(
+                    f"writes of an earlier connection still ran after {deadline.timeout_s:g} s"
+                )

@@ -1,0 +1,206 @@
+"""String entries into the store.
+
+Small values travel with their Put. Larger ones: Reserve ──► copy + xxh3 into the granted segment
+(or Write frames where the client may not map it) ──► Commit. A value that fails on the way is
+aborted, so nothing half-written is ever visible and its space comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import get_args
+
+from moontide.transfer import checksum, copy_and_checksum
+
+from .. import wire
+from ..errors import InvalidRequest, StoreError, StoreUnavailable
+from ..keys import EntryId
+from ..types import IfExists, PutResult, PutStatus, ReserveStatus
+from .attachment import Attachment
+from .batches import batches
+from .deadline import Deadline, check_timeout
+from .link import Answer, Link
+from .writes import RunningWrites
+
+
+@dataclass(frozen=True, slots=True)
+class PutOptions:
+    if_exists: IfExists = "keep"
+    ttl_s: float | None = None
+    soft_pin: bool = False
+
+
+def put_options(
+    if_exists: IfExists, ttl_s: float | None, *, soft_pin: bool, replicas: int
+) -> PutOptions:
+    """Raises InvalidRequest on a value outside its bounds."""
+    if if_exists not in get_args(IfExists):
+        raise InvalidRequest(
+            f"if_exists is {if_exists!r}; give one of {', '.join(get_args(IfExists))}"
+        )
+    if replicas != 1:
+        raise InvalidRequest(f"replicas is {replicas}; this version keeps exactly 1")
+    return PutOptions(if_exists, None if ttl_s is None else check_timeout(ttl_s), soft_pin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """A reservation: which value of the batch it is for, and where."""
+
+    index: int
+    slot: int
+    generation: int
+    segment: int
+    offset: int
+    writable: bool
+
+
+class Writer:
+    """Puts batches of string entries, in order, one result each."""
+
+    def __init__(self, link: Link, writes: RunningWrites, on_grant: Callable[[], object]) -> None:
+        """`on_grant` is called before a granted segment is first mapped."""
+        self._link = link
+        self._writes = writes
+        self._on_grant = on_grant
+
+    def put(
+        self,
+        entries: Sequence[EntryId],
+        values: Sequence[memoryview],
+        options: PutOptions,
+        deadline: Deadline,
+    ) -> list[PutResult]:
+        """Raises InvalidRequest when a value is larger than the store's largest entry."""
+        attachment = self._link.open(deadline)
+        for value in values:
+            if len(value) > attachment.max_entry_bytes:
+                raise InvalidRequest(
+                    f"value of {len(value)} bytes; this store takes {attachment.max_entry_bytes} "
+                    "at most: raise its --segment or split the value"
+                )
+        results: list[PutResult] = []
+        inline_bytes = (
+            attachment.inline_bytes if attachment.shared_memory else attachment.max_entry_bytes
+        )
+        for inline, run in groupby(range(len(entries)), lambda i: len(values[i]) <= inline_bytes):
+            indices = list(run)
+            span = slice(indices[0], indices[-1] + 1)
+            put = self._put_inline if inline else self._put_reserved
+            sizes = [len(value) for value in values[span]]
+            for part in batches(entries[span], sizes):
+                results += put(entries[span][part], values[span][part], options, deadline)
+        return results
+
+    def _put_inline(
+        self,
+        entries: Sequence[EntryId],
+        values: Sequence[memoryview],
+        options: PutOptions,
+        deadline: Deadline,
+    ) -> list[PutResult]:
+        message = wire.Put(
+            entries=list(entries),
+            sizes=[len(value) for value in values],
+            checksums=[checksum(value) for value in values],
+            if_exists=options.if_exists,
+            ttl_s=options.ttl_s,
+            soft_pin=options.soft_pin,
+        )
+        return _results(self._link.act(message, deadline, [value for value in values if value]))
+
+    def _put_reserved(
+        self,
+        entries: Sequence[EntryId],
+        values: Sequence[memoryview],
+        options: PutOptions,
+        deadline: Deadline,
+    ) -> list[PutResult]:
+        message = wire.Reserve(
+            entries=list(entries),
+            sizes=[len(value) for value in values],
+            if_exists=options.if_exists,
+            ttl_s=options.ttl_s,
+            soft_pin=options.soft_pin,
+        )
+        answer = self._link.ask(message, deadline)
+        reply = answer.reply
+        assert isinstance(reply, wire.Reserved)
+        results = [_refusal(status, reply.reason) for status, *_ in reply.results]
+        spaces = [
+            _Space(index, *result[1:])
+            for index, result in enumerate(reply.results)
+            if result[0] == ReserveStatus.RESERVED
+        ]
+        if spaces:
+            committed = self._fill_and_commit(answer, spaces, values, deadline)
+            for space, result in zip(spaces, committed, strict=True):
+                results[space.index] = result
+        return results
+
+    def _fill_and_commit(
+        self,
+        answer: Answer,
+        spaces: Sequence[_Space],
+        values: Sequence[memoryview],
+        deadline: Deadline,
+    ) -> list[PutResult]:
+        slots = [space.slot for space in spaces]
+        generations = [space.generation for space in spaces]
+        try:
+            checksums = [
+                self._fill(answer, space, values[space.index], deadline) for space in spaces
+            ]
+            commit = wire.Commit(slots, generations, checksums)
+            return _results(self._link.act_on(answer.connection, commit, deadline))
+        except BaseException:
+            self._abort(answer, slots, generations, deadline)
+            raise
+
+    def _fill(self, answer: Answer, space: _Space, value: memoryview, deadline: Deadline) -> int:
+        if not space.writable:
+            message = wire.Write(space.slot, space.generation, 0)
+            self._link.act_on(answer.connection, message, deadline, [value])
+            return checksum(value)
+        with self._writes.of(answer.connection):
+            segment = self._granted(answer.attachment, space.segment, deadline)
+            try:
+                target = segment[space.offset : space.offset + len(value)]
+                return copy_and_checksum(target, value)
+            finally:
+                answer.attachment.end_write(space.segment)
+
+    def _granted(self, attachment: Attachment, segment: int, deadline: Deadline) -> memoryview:
+        """The segment's bytes, held until `end_write`."""
+        mapped = attachment.begin_write(segment)
+        if mapped is None:
+            self._on_grant()
+            self._link.map_segment(attachment, segment, deadline, writable=True)
+            mapped = attachment.begin_write(segment)
+        if mapped is None:
+            raise StoreUnavailable(f"segment {segment} was taken back during a put; try again")
+        return mapped
+
+    def _abort(
+        self, answer: Answer, slots: list[int], generations: list[int], deadline: Deadline
+    ) -> None:
+        try:
+            self._link.act_on(answer.connection, wire.Abort(slots, generations), deadline)
+        except StoreError:
+            return  # the connection is gone, which ends its reservations too
+
+
+def _results(answer: Answer) -> list[PutResult]:
+    assert isinstance(answer.reply, wire.PutReply)
+    return [PutResult(PutStatus(status), reason) for status, reason in answer.reply.results]
+
+
+def _refusal(status: int, reason: str) -> PutResult:
+    """What a reserve that got no space means for the put."""
+    if status == ReserveStatus.EXISTS:
+        return PutResult(PutStatus.EXISTS)
+    if status == ReserveStatus.FULL:
+        return PutResult(PutStatus.FULL, reason)
+    return PutResult(PutStatus.FAILED, reason)
