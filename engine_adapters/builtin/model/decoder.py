@@ -48,15 +48,13 @@ class Decoder:
             for span in step.spans:
                 write(kv.keys[index], keys, span)
                 write(kv.values[index], values, span)
+            counts = step.token_counts
             if index == last_layer:  # only the last tokens' hidden states are still needed
                 hidden, queries = hidden[step.last_rows], queries[step.last_rows]
+                counts = [1] * len(step.spans)
             attended = [
                 attend(part, kv.keys[index], kv.values[index], span)
-                for part, span in zip(
-                    torch.split(queries, step.query_counts(index == last_layer)),
-                    step.spans,
-                    strict=True,
-                )
+                for part, span in zip(torch.split(queries, counts), step.spans, strict=True)
             ]
             hidden += F.linear(torch.cat(attended), layer.output)
             hidden += self._mlp(layer, hidden)
@@ -101,11 +99,7 @@ class _Step:
             self.spans.append(AttentionSpan.of(chunk, len(tokens), page_tokens, device))
             tokens.extend(chunk.token_ids)
             positions.extend(range(chunk.start, stop))
+        self.token_counts = [len(chunk.token_ids) for chunk in chunks]
         self.token_ids = torch.tensor(tokens, device=device)
         self.positions = torch.tensor(positions, device=device)
         self.last_rows = torch.tensor([span.rows.stop - 1 for span in self.spans], device=device)
-
-    def query_counts(self, last_layer: bool) -> list[int]:
-        if last_layer:
-            return [1] * len(self.spans)
-        return [span.rows.stop - span.rows.start for span in self.spans]

@@ -6,7 +6,6 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import ModelError
+from .mapped_file import map_file
 from .raw_tensor import RawTensor, encoded_bytes
 
 Metadata = dict[str, Any]
@@ -64,11 +64,7 @@ class GGUFFile:
 
 def read_gguf(path: Path) -> GGUFFile:
     """Raises ModelError naming the file and the place for anything that is not whole GGUF."""
-    try:
-        with path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-        raise ModelError(f"{path}: cannot be read: {error}") from error
+    data = map_file(path)
     cursor = _Cursor(data)
     try:
         metadata, infos = _read_head(cursor)

@@ -61,12 +61,14 @@ class KVTensors:
         )
 
     def gather(self, layer: int, pages: Sequence[int]) -> Tensor:
-        """Copies one layer of `pages` out: `[len(pages), kv_heads, 2, page_tokens, head_dim]`."""
-        return gather(self._by_page(layer), pages)
+        """Copies one layer of `pages` to new host memory: `[len(pages), kv_heads, 2, page_tokens,
+        head_dim]`."""
+        return gather(self._by_page(layer), pages).cpu()
 
     def scatter(self, layer: int, pages: Sequence[int], blocks: Tensor) -> None:
-        """Writes canonical `blocks` (shaped as `gather` gives them) into `pages` of one layer."""
-        scatter(self._by_page(layer), pages, blocks)
+        """Writes canonical `blocks` (as `gather` gives them) into `pages` of one layer; they may
+        be reused on return."""
+        scatter(self._by_page(layer), pages, blocks.to(self.keys[layer].device))
 
     def _by_page(self, layer: int) -> PagedKV:
         return PagedKV.head_major(self.keys[layer], self.values[layer], self.page_tokens)

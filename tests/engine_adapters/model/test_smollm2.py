@@ -102,6 +102,26 @@ def test_it_answers_a_question_the_same_however_it_is_chunked(smollm2: LoadedMod
     assert greedy(smollm2, prompt, chunk_tokens=7, count=12) == whole
 
 
+def test_r70_memory_that_cannot_be_had_is_one_clear_error() -> None:
+    script = """
+import resource, torch
+from moontide.engine_adapters.builtin.errors import ModelError
+from moontide.engine_adapters.builtin.model import load_model
+torch.zeros(8) @ torch.zeros(8)
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), resource.RLIM_INFINITY))
+try:
+    load_model("smollm2")
+except ModelError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "its weights take 513 MiB of memory on cpu, which cannot be had" in done.stdout
+
+
 def test_loading_is_quick_and_holds_little_more_than_the_weights() -> None:
     """In a process of its own, so that the peak is loading's and nobody else's."""
     script = """
