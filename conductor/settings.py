@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.service import HostPort, Size
 
+Seconds = Annotated[float, Meta(gt=0)]
+
 
 class ConductorSettings(Struct, frozen=True, kw_only=True):
     """One Conductor. Raises InvalidRequest for a membership that cannot have members."""
@@ -21,17 +23,15 @@ class ConductorSettings(Struct, frozen=True, kw_only=True):
         "127.0.0.1", 7400
     )
     ttft_slo: Annotated[
-        float | None,
+        Seconds | None,
         Meta(
-            gt=0,
             description="Seconds to the first token: a request that no worker is expected to "
             "answer in that time is refused at once (429); none: never",
         ),
     ] = None
     tbt_slo: Annotated[
-        float | None,
+        Seconds | None,
         Meta(
-            gt=0,
             description="Seconds between tokens: a busy worker that is slower takes no more "
             "requests; none: never",
         ),
@@ -61,15 +61,14 @@ class ConductorSettings(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=256, description="Threads that render, tokenise and hash prompts")
     ] = 2
     first_token_timeout: Annotated[
-        float,
+        Seconds,
         Meta(
-            gt=0,
             description="Seconds a request waits for its first token while its worker gives "
             "nobody any",
         ),
     ] = 300.0
     token_timeout: Annotated[
-        float, Meta(gt=0, description="Seconds a stream waits for its next token")
+        Seconds, Meta(description="Seconds a stream waits for its next token")
     ] = 60.0
 
     def __post_init__(self) -> None:
