@@ -22,11 +22,9 @@ class AttentionSpan:
     """Where one chunk's tokens lie in the batch and in the pool; the same for every layer."""
 
     rows: slice  # of the batch
-    start: int  # position of the first new token
-    stop: int  # one past the position of the last
-    slots: tuple[slice, ...]  # of positions 0 … stop, as few as possible
-    new_slots: tuple[slice, ...]  # of positions start … stop
-    causal_mask: Tensor | None  # None: one query, or nothing before `start`
+    slots: tuple[slice, ...]  # of all the sequence's positions so far, as few as possible
+    new_slots: tuple[slice, ...]  # of the new tokens' positions
+    causal_mask: Tensor | None  # None: one new token, or nothing before the new ones
 
     @classmethod
     def of(
@@ -39,8 +37,6 @@ class AttentionSpan:
             mask = _causal_mask(chunk.start, stop, device)
         return cls(
             rows=slice(first_row, first_row + num_new),
-            start=chunk.start,
-            stop=stop,
             slots=_slots(chunk.pages, page_tokens, 0, stop),
             new_slots=_slots(chunk.pages, page_tokens, chunk.start, stop),
             causal_mask=mask,

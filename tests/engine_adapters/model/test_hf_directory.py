@@ -139,6 +139,22 @@ def test_older_rope_settings_are_understood(folder: Path) -> None:
     assert config.rope_scaling_id == "linear:factor=2.0"
 
 
+def test_r30_weights_id_and_tokenizer_digest_follow_content_and_not_names(folder: Path) -> None:
+    original = load_model(str(folder))
+    renamed = load_model(str(folder.rename(folder.with_name("other-name"))))
+    assert renamed.weights_id == original.weights_id
+    assert renamed.tokenizer_digest == original.tokenizer_digest
+
+    path = folder.with_name("other-name")
+    change_json(path / "config.json", rope_parameters={"rope_type": "default", "rope_theta": 9e4})
+    other_rope = load_model(str(path))
+    assert other_rope.weights_id != original.weights_id
+    assert other_rope.tokenizer_digest == original.tokenizer_digest
+
+    (path / "tokenizer.json").write_text(original.tokenizer_json + "\n")
+    assert load_model(str(path)).tokenizer_digest != original.tokenizer_digest
+
+
 def test_an_unknown_model_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="'llama-9' is neither 'smollm2', nor a directory"):
         load_model("llama-9")
