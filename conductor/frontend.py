@@ -101,15 +101,16 @@ class FrontEnd:
         self.in_flight += 1
         try:
             prepared = await self.prepare(check(call.body))
+            answer_id = f"{id_prefix}-{uuid.uuid4().hex}"
             job = Job(
-                request_id=_request_id(call.http, id_prefix),
+                request_id=_given_request_id(call.http) or answer_id,
                 model=prepared.key,
                 prompt=prepared.prompt,
                 body=prepared.generation.body(prepared.model, prepared.prompt.token_ids),
                 arrived_at=arrived_at,
             )
             shape = Shape(
-                id=job.request_id if job.request_id.startswith(id_prefix) else _new_id(id_prefix),
+                id=answer_id,
                 model=prepared.model.name,
                 created=now_seconds(),
                 includes_usage=prepared.generation.includes_usage,
@@ -187,13 +188,8 @@ def _evidence(answer: Answer) -> Evidence:
     return msgspec.UNSET if answer.last is None else answer.last.moontide
 
 
-def _request_id(request: web.Request, prefix: str) -> str:
-    """The client's own id when it is printable and short, else a new one. It only labels logs."""
+def _given_request_id(request: web.Request) -> str | None:
+    """The client's own id when it is printable and short. It only labels logs."""
     given = request.headers.get("X-Request-Id", "")
-    if 0 < len(given) <= MAX_REQUEST_ID_CHARS and given.isascii() and given.isprintable():
-        return given
-    return _new_id(prefix)
-
-
-def _new_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
+    is_usable = given.isascii() and given.isprintable() and len(given) <= MAX_REQUEST_ID_CHARS
+    return given if given and is_usable else None

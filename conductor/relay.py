@@ -139,9 +139,9 @@ class Relay:
             try:
                 answer = await self._attempt(job, decision, worker)
             except CallFailed as failed:
-                self._note_failure(job, worker, failed)
                 if failed.failure is Failure.REFUSED:
                     raise BadRequest(str(failed), field=failed.field) from failed
+                self._note_failure(job, worker, failed)
                 attempts.tried.add(worker.record.instance)
                 attempts.last = failed
                 attempts.busy |= failed.failure is Failure.BUSY

@@ -17,13 +17,13 @@ from ..tokenising import TokeniserPool
 from ..upstream import CallFailed, Failure, WorkerCalls
 from .models import MAX_TOKENIZER_BYTES, Model, ModelKey, ModelRefused, load_model
 from .subscription import Subscription
-from .view import ClusterView
+from .view import Changes, ClusterView
 from .workers import Health, Worker
 
 _log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 CHECK_SECONDS = 1.0
-CHECK_TIMEOUT_SECONDS = 5.0
+CHECK_TIMEOUT_SECONDS = 3.0
 MODEL_TIMEOUT_SECONDS = 10.0
 MAX_CHECK_BYTES = 64 << 10
 
@@ -66,27 +66,28 @@ class Watcher:
     async def _poll(self) -> None:
         while True:
             try:
-                members = await asyncio.to_thread(self._membership.members)
+                self._follow(self._view.update(await asyncio.to_thread(self._membership.members)))
             except (StoreError, OSError) as error:
                 _log.warning("membership_unreadable error=%s", error)
-            else:
-                changes = self._view.update(members)
-                for worker in changes.ended_workers:
-                    self._stop(f"worker {worker.record.instance}")
-                    _log.info("worker_left id=%s", worker.record.id)
-                for store in changes.ended_stores:
-                    self._stop(f"store {store.record.id} {store.record.instance}")
-                    _log.info("store_left id=%s", store.record.id)
-                for worker in changes.started_workers:
-                    self._start(f"worker {worker.record.instance}", self._watch(worker))
-                    _log.info("worker_joined id=%s url=%s", worker.record.id, worker.record.url)
-                for store in changes.started_stores:
-                    follow = Subscription(store, self._view.index, self._calls).run()
-                    self._start(f"store {store.record.id} {store.record.instance}", follow)
-                    _log.info(
-                        "store_joined id=%s admin=%s", store.record.id, store.record.admin_url
-                    )
+            except Exception:  # noqa: BLE001 - the task boundary
+                _log.exception("membership_poll_failed")
             await asyncio.sleep(POLL_SECONDS)
+
+    def _follow(self, changes: Changes) -> None:
+        """One task a live member."""
+        for worker in changes.ended_workers:
+            self._stop(worker.record.instance)
+            _log.info("worker_left id=%s", worker.record.id)
+        for store in changes.ended_stores:
+            self._stop(store.record.instance)
+            _log.info("store_left id=%s", store.record.id)
+        for worker in changes.started_workers:
+            self._start(worker.record.instance, self._watch(worker))
+            _log.info("worker_joined id=%s url=%s", worker.record.id, worker.record.url)
+        for store in changes.started_stores:
+            subscription = Subscription(store, self._view.index, self._calls)
+            self._start(store.record.instance, subscription.run())
+            _log.info("store_joined id=%s admin=%s", store.record.id, store.record.admin_url)
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._stop(name)

@@ -12,7 +12,7 @@ from moontide.kvstore.membership import WorkerRecord
 from ..routing import Exclusion, Speeds
 
 FAILURES_UNTIL_UNREACHABLE = 2
-LOST_SECONDS = 10.0
+LOST_SECONDS = 20.0
 """A worker that neither answered a check nor delivered a token for so long is lost."""
 MIN_MEASURED_TOKENS = 32
 _WEIGHT = 0.3  # of the newest measurement

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec
 
 import aiohttp
 import msgspec
+import uvloop
 from aiohttp import web
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -50,7 +51,8 @@ def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
             async with asyncio.timeout(TEST_SECONDS):
                 await test(*args, **kwargs)
 
-        asyncio.run(body())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the daemon has
+            runner.run(body())
 
     return run
 
