@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
 _UNLIMITED = 1 << 60
 
 
@@ -30,12 +31,12 @@ def available_address_space() -> MemoryBound | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int((_PROC / "self/statm").read_text().split()[0])
     return MemoryBound(max(limit - pages * resource.getpagesize(), 0), "RLIMIT_AS (ulimit -v)")
 
 
 def _mem_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in (_PROC / "meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return _UNLIMITED
@@ -43,7 +44,7 @@ def _mem_available() -> int:
 
 def _cgroup_rooms() -> Iterator[tuple[str, int]]:
     """(group, bytes left) of each memory cgroup above this process that has a limit."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in (_PROC / "self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             root, limit_file, usage_file = _CGROUP_ROOT, "memory.max", "memory.current"

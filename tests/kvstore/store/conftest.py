@@ -1,0 +1,189 @@
+"""A store with a clock and shorthand for whole puts, so that tests read as what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from moontide.kvstore.keys import BlockKey, EntryId, Namespace, string_entry_id
+from moontide.kvstore.layout import Group, KVLayout, Shard
+from moontide.kvstore.store import PoolSettings, ReserveResult, Store
+from moontide.kvstore.types import IfExists, PutResult, ReserveStatus
+from moontide.transfer import checksum
+from moontide.transfer.types import Instance
+
+SEGMENT_BYTES = 64 << 10
+LAYOUT = KVLayout((Group("full", num_layers=3, num_kv_heads=2, head_dim=8, dtype="float32"),))
+TP2 = tuple(Shard(0, (0, 3), (head, head + 1)) for head in range(2))
+
+
+def namespace_named(name: str) -> Namespace:
+    return Namespace(weights_id=name, layout=LAYOUT, tokenizer_digest="t", block_tokens=4)
+
+
+class Node:
+    """One store, its clock, and connections numbered as they come."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        self.now = 1000.0
+        self.store = Store.create(settings, Instance("node", 1, b"n" * 16), now=self.now)
+        self._owners = 0
+
+    def connect(self, client: Instance | None = None) -> int:
+        self._owners += 1
+        self.store.connect(self._owners, client or Instance.new("client"))
+        return self._owners
+
+    def fill(self, reserved: ReserveResult, data: bytes) -> None:
+        self.store.buffer(reserved.slot, reserved.generation)[:] = data
+
+    def reserve(
+        self, owner: int, key: str, num_bytes: int, *, shared_memory: bool = False
+    ) -> ReserveResult:
+        return self.store.reserve(
+            owner, [string_entry_id(key)], [num_bytes], shared_memory=shared_memory, now=self.now
+        )[0]
+
+    def commit(self, owner: int, reserved: ReserveResult, data: bytes) -> PutResult:
+        self.fill(reserved, data)
+        return self.store.commit(
+            owner, [reserved.slot], [reserved.generation], [checksum(data)], self.now
+        )[0]
+
+    def put(
+        self,
+        owner: int,
+        key: str,
+        data: bytes,
+        *,
+        if_exists: IfExists = "keep",
+        ttl_s: float | None = None,
+        soft_pin: bool = False,
+        shared_memory: bool = False,
+    ) -> ReserveStatus:
+        reserved = self.store.reserve(
+            owner,
+            [string_entry_id(key)],
+            [len(data)],
+            if_exists=if_exists,
+            ttl_s=ttl_s,
+            soft_pin=soft_pin,
+            shared_memory=shared_memory,
+            now=self.now,
+        )[0]
+        if reserved.status is ReserveStatus.RESERVED:
+            self.commit(owner, reserved, data)
+        return reserved.status
+
+    def get(self, owner: int, key: str) -> bytes | None:
+        (found,), _ = self.store.lookup(owner, [string_entry_id(key)], None, self.now)
+        return None if found is None else bytes(self.store.buffer(found.slot, found.generation))
+
+    def pin(self, owner: int, key: str, pin_s: float = 0.0) -> bytes:
+        _, ticket = self.store.lookup(owner, [string_entry_id(key)], pin_s, self.now)
+        return ticket
+
+    def has(self, *keys: str) -> list[bool]:
+        return self.store.exists([string_entry_id(key) for key in keys], self.now)
+
+    def put_blocks(
+        self,
+        owner: int,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        shards: Sequence[Shard],
+        *,
+        parent: bytes = b"",
+        shared_memory: bool = False,
+    ) -> list[ReserveResult]:
+        """Reserves, writes every layer and commits; layer i of a block holds bytes i + 1."""
+        results = self.store.reserve_blocks(
+            owner, namespace, keys, parent, shards, shared_memory=shared_memory, now=self.now
+        )
+        reserved = [result for result in results if result.status is ReserveStatus.RESERVED]
+        for layer in range(LAYOUT.groups[0].num_layers):
+            self.write_layer(owner, reserved, layer)
+        slots, generations = [r.slot for r in reserved], [r.generation for r in reserved]
+        self.store.commit(owner, slots, generations, [], self.now)
+        return results
+
+    def write_layer(self, owner: int, reserved: Sequence[ReserveResult], layer: int) -> None:
+        """All of `reserved` must be whole entries of LAYOUT, or single heads of it."""
+        sums = []
+        for result in reserved:
+            data = self.store.buffer(result.slot, result.generation)
+            stride = len(data) // LAYOUT.groups[0].num_layers
+            piece = data[layer * stride : (layer + 1) * stride]
+            piece[:] = bytes([layer + 1]) * stride
+            sums.append(checksum(piece))
+        slots, generations = [r.slot for r in reserved], [r.generation for r in reserved]
+        self.store.advance(owner, slots, generations, layer, sums, self.now)
+
+    def prefix(
+        self,
+        owner: int,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        coverage: Sequence[Shard] = LAYOUT.whole(),
+        *,
+        pending: bool = False,
+    ) -> int:
+        found = self.store.lookup_blocks(owner, namespace, keys, coverage, None, pending, self.now)
+        return len(found.blocks)
+
+    def check(self) -> None:
+        assert self.store.audit().differences == []
+
+    def check_idle(self, *, entries: int | None = None) -> None:
+        """Invariant 5: nothing pinned, reserved or in quarantine, and the accounts are right."""
+        report = self.store.audit()
+        assert report.differences == []
+        assert (report.pins, report.in_flight, report.quarantined) == (0, 0, 0)
+        if entries is not None:
+            assert report.entries == entries
+
+
+def settings_with(**changes: object) -> PoolSettings:
+    values: dict[str, object] = {
+        "dram_bytes": 8 * SEGMENT_BYTES,
+        "segment_bytes": SEGMENT_BYTES,
+        "max_entries": 10_000,
+    }
+    return PoolSettings(**(values | changes))  # type: ignore[arg-type]  # a test's own keywords
+
+
+MakeNode = Callable[..., Node]
+
+
+@pytest.fixture
+def make_node() -> Iterator[MakeNode]:
+    """Nodes with eight segments of 64 KiB unless told otherwise; their accounts are checked at the
+    end."""
+    nodes: list[Node] = []
+
+    def make(**changes: object) -> Node:
+        nodes.append(Node(settings_with(**changes)))
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        node.check()
+        node.store.close()
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    return make_node()
+
+
+@pytest.fixture
+def chain() -> Callable[..., list[BlockKey]]:
+    """`chain(n)`: n block keys; `chain(n, "x")`: others."""
+    return lambda count, name="": [
+        BlockKey(f"{name}{index}".encode().rjust(16, b"_")) for index in range(count)
+    ]
+
+
+def entry_of(key: BlockKey, shard: Shard) -> EntryId:
+    return EntryId(b"k" + key + shard.pack())
