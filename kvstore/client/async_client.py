@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import Busy
 from ..keys import Namespace
 from ..layout import Shard
-from ..types import IfExists, PutResult
+from ..types import IfExists, Instance, PutResult
 from .block_store import BlockStore
 from .deadline import Deadline, check_timeout
 from .store_client import Key, StoreClient, connect
@@ -24,9 +24,13 @@ NUM_THREADS = 4
 MAX_CALLS = 1024
 
 
-async def connect_async(address: str, *, token: str = "", timeout_s: float = 5.0) -> AsyncClient:
+async def connect_async(
+    address: str, *, token: str = "", timeout_s: float = 5.0, instance: Instance | None = None
+) -> AsyncClient:
     """Like `connect`, without blocking the event loop."""
-    client = await asyncio.to_thread(connect, address, token=token, timeout_s=timeout_s)
+    client = await asyncio.to_thread(
+        connect, address, token=token, timeout_s=timeout_s, instance=instance
+    )
     return AsyncClient(client, timeout_s)
 
 

@@ -111,6 +111,14 @@ class Attachment:
         else:
             self._release_if_idle(segment)
 
+    def unmap_granted(self) -> list[int]:
+        """Unmaps every granted segment that is not being written; which."""
+        with self._lock:
+            idle = [segment for segment, granted in self._granted.items() if not granted.writers]
+            for segment in idle:
+                self._granted.pop(segment).mapping.close()
+            return idle
+
     def _release_if_idle(self, segment: int) -> None:
         with self._lock:
             granted = self._granted.get(segment)

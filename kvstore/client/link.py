@@ -4,12 +4,18 @@ last one broke."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from .. import wire
-from ..errors import ForkedClient, InvalidRequest, StoreTimeout, StoreUnavailable
+from ..errors import (
+    ForkedClient,
+    InvalidRequest,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from .attachment import Attachment
 from .connection import Buffers, Connection, raise_failure
 from .deadline import Deadline
@@ -96,6 +102,13 @@ class Link:
                 answer.attachment.add_readable(segment, descriptor, reply.num_bytes)
         if answer.attachment is not attachment:
             raise StoreUnavailable("another store answers at this address now; try again")
+
+    def release_segments(self, segments: Sequence[int], deadline: Deadline) -> None:
+        """Gives unmapped segments back. Never raises a StoreError: the daemon takes back what it
+        was not told about when this process ends."""
+        with suppress(StoreError):
+            for segment in segments:
+                self.act(wire.ReleaseSegment(segment), deadline)
 
     def take_notices(self) -> None:
         """Handles what the daemon sent unasked, unless a call is running (which does it)."""

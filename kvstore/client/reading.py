@@ -8,13 +8,14 @@ Without shared memory: Get, values over the socket, verified too.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from moontide.transfer import checksum, copy_and_checksum
 
 from .. import wire
-from ..errors import InvalidRequest, StoreUnavailable
+from ..errors import InvalidRequest, OutOfSpace, StoreUnavailable
 from ..keys import EntryId
 from ..types import Located
 from .attachment import Attachment
@@ -145,8 +146,17 @@ class Reader:
         deadline: Deadline,
     ) -> None:
         asked = [entries[index] for index in pending]
-        for indices in self._sized(pending, asked, deadline):
-            answer = self._link.ask(wire.Get([entries[index] for index in indices]), deadline)
+        groups = deque(self._sized(pending, asked, deadline))
+        while groups:
+            indices = groups.popleft()
+            try:
+                answer = self._link.ask(wire.Get([entries[index] for index in indices]), deadline)
+            except OutOfSpace:  # the daemon pins what it sends, at most a share of its pool
+                if len(indices) == 1:
+                    raise
+                middle = len(indices) // 2
+                groups.extendleft([indices[middle:], indices[:middle]])
+                continue
             reply = answer.reply
             assert isinstance(reply, wire.GetReply)
             offset = 0

@@ -39,14 +39,20 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Key = str | bytes
+CLOSE_SECONDS = 1.0
 
 
-def connect(address: str, *, token: str = "", timeout_s: float = 5.0) -> StoreClient:
+def connect(
+    address: str, *, token: str = "", timeout_s: float = 5.0, instance: Instance | None = None
+) -> StoreClient:
     """A client of the daemon at `unix:PATH` or `tcp://host:port` (which needs the cluster `token`).
 
-    Waits up to `timeout_s` for the daemon; that is also the default limit of each call. Raises
-    StoreUnavailable, AccessDenied, InvalidRequest."""
-    return StoreClient(address, token=token, timeout_s=timeout_s)
+    Waits up to `timeout_s` for the daemon; that is also the default limit of each call. `instance`
+    is the name under which an engine's own blocks are published: this process's, no other client's.
+    Raises StoreUnavailable, AccessDenied, InvalidRequest."""
+    if instance is None:
+        instance = Instance.new(os.uname().nodename.replace("/", "-"))
+    return StoreClient(address, token=token, timeout_s=timeout_s, instance=instance)
 
 
 class StoreClient:
@@ -56,19 +62,18 @@ class StoreClient:
     at their deadline. Every call takes `timeout_s` (default: that of `connect`) and raises
     StoreTimeout when it passes. Keys `"a"` and `b"a"` are the same; values are bytes."""
 
-    def __init__(self, address: str, *, token: str, timeout_s: float) -> None:
+    def __init__(self, address: str, *, token: str, timeout_s: float, instance: Instance) -> None:
         self._timeout_s = check_timeout(timeout_s)
         target = parse_address(address)
         if isinstance(target, TcpAddress) and not token:
             raise InvalidRequest(
                 f"{address} needs token=…, the content of the store's --token-file"
             )
-        node = os.uname().nodename.replace("/", "-")
         self.counters = ClientCounters()
         self._writes = RunningWrites()
         self._attachments = Attachments(self._on_release)
         self._dialer = Dialer(
-            Identity(target, token.strip(), Instance.new(node)), self._attachments, self._writes
+            Identity(target, token.strip(), instance), self._attachments, self._writes
         )
         self._link = Link(self._dialer, self._on_notice)
         self._pins = Pins(self._link, self._timeout_s)
@@ -249,11 +254,15 @@ class StoreClient:
     # -- life -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Idempotent. Ends pins, reservations and jobs; data of views stays readable."""
+        """Idempotent. Ends pins, reservations and jobs, and gives granted segments back; data of
+        views stays readable."""
         self._dialer.stop()
         with self._channel_lock:
             if self._channel is not None:
                 self._channel.close()
+        attachment = self._attachments.current
+        if attachment is not None:
+            self._link.release_segments(attachment.unmap_granted(), Deadline(CLOSE_SECONDS))
         self._link.close()
         self._attachments.close()
 

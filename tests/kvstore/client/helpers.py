@@ -1,0 +1,128 @@
+"""What the client's tests share: a small model's blocks, the protocol by hand, bounded waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import xxhash
+
+from moontide.kvstore import (
+    BlockKey,
+    BlockStore,
+    Group,
+    JobId,
+    JobResult,
+    KVLayout,
+    Namespace,
+    StoreClient,
+    connect,
+    wire,
+)
+from moontide.kvstore.client.address import parse_address
+from moontide.kvstore.client.connection import Connection, Identity, open_connection
+from moontide.kvstore.client.deadline import Deadline
+from moontide.transfer import Mapping
+from moontide.transfer.types import Instance
+
+from ...store_process import StoreProcess
+
+SECONDS = 10.0
+LAYOUT = KVLayout((Group("full", 4, 4, 8, "float16"),))
+NAMESPACE = Namespace(weights_id="w", layout=LAYOUT, tokenizer_digest="t", block_tokens=16)
+
+
+def address(daemon: StoreProcess, transport: str = "unix") -> str:
+    return f"unix:{daemon.socket}" if transport == "unix" else f"tcp://{daemon.listen}"
+
+
+@contextlib.contextmanager
+def client_of(
+    daemon: StoreProcess, transport: str = "unix", timeout_s: float = SECONDS
+) -> Iterator[StoreClient]:
+    with connect(
+        address(daemon, transport),
+        token=daemon.token if transport == "tcp" else "",
+        timeout_s=timeout_s,
+    ) as client:
+        yield client
+
+
+def block_bytes(key: BlockKey, layer: int, num_bytes: int) -> bytes:
+    """What block `key` holds in `layer`: different for every byte's place."""
+    seed = xxhash.xxh3_64_digest(key + bytes([layer]))
+    return (seed * (num_bytes // len(seed) + 1))[:num_bytes]
+
+
+def write_prompt(
+    kv: BlockStore, token_ids: Sequence[int], first_block: int = 0, layer_offset: int = 0
+) -> None:
+    """Stores every block of a prompt. `layer_offset`: the model's layer of the coverage's first."""
+    keys = kv.keys(token_ids)[first_block:]
+    with kv.writer(token_ids, first_block=first_block, timeout_s=SECONDS) as writer:
+        for layer in range(kv.num_layers):
+            num_bytes = kv.layer_bytes(layer)
+            writer.layer(layer, [block_bytes(key, layer + layer_offset, num_bytes) for key in keys])
+
+
+def check_prompt(kv: BlockStore, token_ids: Sequence[int]) -> int:
+    """Reads what is there of a prompt and compares each byte; how many tokens."""
+    with kv.reader(token_ids, timeout_s=SECONDS) as reader:
+        for layer in range(kv.num_layers):
+            expected = [block_bytes(key, layer, kv.layer_bytes(layer)) for key in reader.blocks]
+            assert reader.layer(layer) == expected
+        return reader.num_tokens
+
+
+def wait_until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
+    """Polls until it holds; an AssertionError when it never does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{condition} did not come true in {seconds} s"
+        time.sleep(0.005)
+
+
+def result_of(kv: BlockStore, job: JobId, seconds: float = SECONDS) -> JobResult:
+    """Polls until `job` is reported; others' results are thrown away."""
+    results: list[JobResult] = []
+    wait_until(lambda: results.extend(kv.poll()) or any(r.job == job for r in results), seconds)
+    return next(result for result in results if result.job == job)
+
+
+class Scribbler:
+    """A client that keeps its granted segment mapped and writes where it likes."""
+
+    def __init__(self, daemon: StoreProcess) -> None:
+        identity = Identity(parse_address(address(daemon)), "", Instance.new("scribbler"))
+        self.connection: Connection = open_connection(identity, Deadline(SECONDS))
+        os.close(self.connection.reader.take_descriptor())
+        self.segment = -1
+        self.memory = memoryview(b"")
+
+    def request(self, message: wire.Request) -> wire.Reply:
+        return self.connection.request(message, Deadline(SECONDS))[0]
+
+    def put(self, entry: bytes, value: bytes) -> int:
+        """Stores one string entry like a good client; its offset in `memory`."""
+        reserved = self.request(wire.Reserve([entry], [len(value)]))
+        assert isinstance(reserved, wire.Reserved)
+        status, slot, generation, segment, offset, writable = reserved.results[0]
+        assert (status, writable) == (0, True)
+        self.map(segment)
+        self.memory[offset : offset + len(value)] = value
+        reply = self.request(wire.Commit([slot], [generation], [xxhash.xxh3_64_intdigest(value)]))
+        assert reply == wire.PutReply([(0, "")])
+        return offset
+
+    def map(self, segment: int) -> None:
+        if segment != self.segment:
+            reply = self.request(wire.MapSegment(segment, True))
+            assert isinstance(reply, wire.SegmentReply)
+            descriptor = self.connection.reader.take_descriptor()
+            self.memory = Mapping(descriptor, reply.num_bytes, writable=True).buffer
+            self.segment = segment
+
+    def close(self) -> None:
+        self.connection.close()
