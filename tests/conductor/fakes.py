@@ -23,7 +23,13 @@ from moontide.conductor.settings import ConductorSettings
 from moontide.kvstore.events import EventKind, KvEvent, SnapshotBegin
 from moontide.kvstore.keys import BlockKey, Namespace, block_keys, kv_entry_id
 from moontide.kvstore.layout import Group, KVLayout
-from moontide.kvstore.membership import MemoryMembership, Registration, StoreRecord, WorkerRecord
+from moontide.kvstore.membership import (
+    Membership,
+    MemoryMembership,
+    Registration,
+    StoreRecord,
+    WorkerRecord,
+)
 from moontide.kvstore.service import HostPort
 
 TOKEN = "cluster-token-for-tests"
@@ -333,7 +339,7 @@ def _named(name: str, value: msgspec.Struct) -> bytes:
 class Cluster:
     """A Conductor in this process and its fakes; `http` speaks to the Conductor."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession, membership: MemoryMembership) -> None:
+    def __init__(self, url: str, http: aiohttp.ClientSession, membership: Membership) -> None:
         self.url = url
         self.http = http
         self.membership = membership
@@ -389,19 +395,21 @@ async def running(
     *members: FakeWorker | FakeStore,
     api_keys: Sequence[str] = (),
     wait: bool = True,
+    token: str = TOKEN,
+    membership: Membership | None = None,
     **settings: Any,
 ) -> AsyncIterator[Cluster]:
     """The members, started and registered, and a Conductor that knows them."""
     chosen = ConductorSettings(
         cluster="file:/of-tests", listen=HostPort("127.0.0.1", 0), **settings
     )
-    membership = MemoryMembership(time.monotonic)
+    membership = membership or MemoryMembership(time.monotonic)
     async with AsyncExitStack() as stack:
         for member in members:
             await member.start()
             stack.push_async_callback(member.stop)
         server = await stack.enter_async_context(
-            conductor(chosen, membership, token=TOKEN, api_keys=api_keys)
+            conductor(chosen, membership, token=token, api_keys=api_keys)
         )
         http = await stack.enter_async_context(aiohttp.ClientSession())
         cluster = Cluster(server.url, http, membership)
