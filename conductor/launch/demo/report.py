@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 Case = Literal["cold", "dram", "colocated", "second_turn"]
+_WIDTH = 100  # also where the output is no terminal
 CASES: tuple[Case, ...] = ("cold", "dram", "colocated", "second_turn")
 
 
@@ -77,16 +78,19 @@ def print_table(report: Report) -> None:
     """One line a case: medians over its rows."""
     table = Table(title=f"{report.model} on {report.machine.cpus} CPUs, medians")
     for heading in ("case", "prompt", "cached", "tier", "TTFT", "speedup", "tokens/s", "text", ""):
-        table.add_column(heading, justify="left" if heading in ("case", "tier") else "right")
+        side: Literal["left", "right"] = "left" if heading in ("case", "tier") else "right"
+        table.add_column(heading, justify=side, no_wrap=True)
     for case in CASES:
         rows = [row for row in report.rows if row.case == case]
         if rows:
             table.add_row(*_cells(case, rows))
-    console = Console()
+    console = Console(width=_WIDTH)
     console.print(table)
     for row in report.rows:
         for fault in row.wrong:
-            console.print(f"WRONG {row.case} ({row.question}): {fault}", markup=False)
+            console.print(
+                f"WRONG {row.case} ({row.question}): {fault}", markup=False, soft_wrap=True
+            )
 
 
 def _cells(case: Case, rows: list[Row]) -> list[str]:
