@@ -38,8 +38,8 @@ class Breaker:
         self._retry_at = None
 
     def on_failure(self, now: float) -> None:
+        """Failures while open change nothing: the next probe comes when it is due."""
         self._failures += 1
         if self._retry_at is None and self._failures >= self.threshold:
             self.opened += 1
-        if self._failures >= self.threshold:
             self._retry_at = now + self.cooldown_s

@@ -295,6 +295,7 @@ class Engine:
         with self._lock:
             self._live.discard(sequence.sequence_id)
             self._aborted.discard(sequence.sequence_id)
+        self.stats = self._snapshot()  # whoever hears of the end sees it counted
         request.sink(last)
 
     def _fail_all(self, message: str) -> None:

@@ -63,8 +63,11 @@ class LayerLoad:
         """Waits for `layer` (until the deadline) and writes what arrived into the pages."""
         if self._given_up:
             return
-        arrived = self._desk.wait_until(lambda: layer not in self._outstanding, self._deadline)
-        if not arrived or self.valid_blocks == 0:
+        if not self._desk.wait_until(lambda: layer not in self._outstanding, self._deadline):
+            self._desk.unanswered("a load had no result at its deadline")
+            self.give_up()
+            return
+        if self.valid_blocks == 0:
             self.give_up()
             return
         blocks = self._buffers[layer % len(self._buffers)][: self.valid_blocks]
@@ -93,7 +96,7 @@ class LayerLoad:
             lambda: self._desk.kv.submit_load(
                 self._ticket,
                 [layer],
-                destinations,
+                [destinations],
                 blocks=self.chunk.load,
                 deadline_s=max(0.001, self._deadline - time.monotonic()),
             ),
@@ -106,7 +109,11 @@ class LayerLoad:
 
     def _arrived(self, layer: int, result: JobResult) -> None:
         del self._outstanding[layer]
-        if result.status is not JobStatus.DONE:
+        if result.status is JobStatus.DONE:
+            self._desk.answered()
+        else:
+            if result.status is JobStatus.TIMED_OUT:
+                self._desk.unanswered(result.reason)
             first_bad = min(result.failed_blocks, default=self.chunk.load.start)
             self.valid_blocks = min(self.valid_blocks, max(0, first_bad - self.chunk.load.start))
         self._settle()

@@ -41,14 +41,15 @@ class LayerStore:
         handle = self._handle
         if self.given_up or handle is None:
             return
-        if handle.statuses is not None and ReserveStatus.RESERVED not in handle.statuses:
-            return  # nothing of it is wanted
-        blocks = self._tensors.gather(layer, self._pages)
-        num_bytes = blocks.numel() * blocks.element_size()
+        num_bytes = 0
+        sources: list[memoryview | None] = [None] * len(self._pages)
+        if handle.statuses is None or ReserveStatus.RESERVED in handle.statuses:
+            blocks = self._tensors.gather(layer, self._pages)
+            num_bytes = blocks.numel() * blocks.element_size()
+            sources = list(block_buffers(blocks))
         if not self._desk.staging.take(num_bytes):
             self.give_up()
             return
-        sources = block_buffers(blocks)
         job = self._desk.submit(
             lambda: self._desk.kv.submit_store(handle, layer, sources, deadline_s=self._left()),
             lambda result: self._taken(result, num_bytes),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from moontide.kvstore import JobId, JobResult, JobStatus, Ticket
 
-from .sequence import Phase, Sequence
-from .store_jobs import JobDesk
+from .sequence import Sequence
+from .store_jobs import GRACE_S, JobDesk
 
 _NEVER = float("inf")
 
@@ -24,7 +24,7 @@ class Lookups:
     breaker is open nobody waits: a lookup then only probes whether the store is back."""
 
     def __init__(self, desk: JobDesk, *, timeout_s: float, pin_s: float) -> None:
-        self.timeouts = 0
+        self.unanswered = 0
         self._desk = desk
         self._timeout_s = timeout_s
         self._pin_s = pin_s
@@ -53,10 +53,12 @@ class Lookups:
                 ),
                 lambda result: self._answered(sequence, result),
             )
+            if job is None:
+                self._desk.unanswered("a lookup was refused")
         if job is not None and must_wait:
-            self._pending[sequence] = (job, now + self._timeout_s)
+            self._pending[sequence] = (job, now + self._timeout_s + GRACE_S)
         else:
-            self._answers.append((sequence, None))
+            self._miss(sequence)
 
     def answers(self) -> list[tuple[Sequence, int | None]]:
         """Answers since the last call: leading blocks found, or None when the store did not say.
@@ -65,9 +67,9 @@ class Lookups:
         for sequence, (job, deadline) in list(self._pending.items()):
             if deadline <= now:
                 del self._pending[sequence]
-                self.timeouts += 1
                 self._desk.cancel(job)
-                self._answers.append((sequence, None))
+                self._desk.unanswered("a lookup had no result at its deadline")
+                self._miss(sequence)
         for held in self._tickets.values():
             if held.renew_at <= now:
                 held.renew_at = now + self._pin_s / 3
@@ -97,21 +99,31 @@ class Lookups:
 
     def _answered(self, sequence: Sequence, result: JobResult) -> None:
         """A late answer, or one for a sequence that is gone, only gives its ticket back."""
-        pending = self._pending.pop(sequence, None)
-        hit = result.hit if result.status is JobStatus.DONE else None
+        pending = self._pending.get(sequence)
         wanted = pending is not None and pending[0] == result.job
-        if pending is not None and not wanted:
-            self._pending[sequence] = pending
+        if wanted:
+            del self._pending[sequence]
+        hit = result.hit if result.status is JobStatus.DONE else None
+        if hit is not None:
+            self._desk.answered()
+        elif result.status is not JobStatus.CANCELLED:
+            self._desk.unanswered(result.reason)
         if hit is not None and hit.blocks:
-            if wanted and sequence.phase is Phase.LOOKUP:
+            if wanted:
                 self._tickets[sequence] = _Held(hit.ticket, time.monotonic() + self._pin_s / 3)
             else:
                 self._release(hit.ticket)
-        if wanted:
-            self._answers.append((sequence, len(hit.blocks) if hit is not None else None))
+        if wanted and hit is not None:
+            self._answers.append((sequence, len(hit.blocks)))
+        elif wanted:
+            self._miss(sequence)
+
+    def _miss(self, sequence: Sequence) -> None:
+        self.unanswered += 1
+        self._answers.append((sequence, None))
 
     def _renew(self, ticket: Ticket) -> None:
-        self._desk.attempt(lambda: self._desk.kv.renew(ticket))
+        self._desk.attempt(lambda: self._desk.kv.renew(ticket, ttl_s=self._pin_s))
 
     def _release(self, ticket: Ticket) -> None:
         self._desk.attempt(lambda: self._desk.kv.release(ticket))

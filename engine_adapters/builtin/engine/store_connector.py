@@ -13,7 +13,7 @@ from .breaker import Breaker
 from .layer_load import LayerLoad
 from .layer_store import LayerStore
 from .lookups import Lookups
-from .page_pool import PagePool, PoolChanges
+from .page_pool import PagePool
 from .scheduler import Chunk
 from .sequence import Sequence
 from .store_door import Door
@@ -38,7 +38,7 @@ class StoreCounters:
     """Since the start, except for what is outstanding now."""
 
     lookups: int = 0
-    lookup_timeouts: int = 0
+    lookups_unanswered: int = 0
     loads: int = 0
     loads_failed: int = 0
     loaded_bytes: int = 0
@@ -64,13 +64,12 @@ class StoreConnector:
         self._lookups = Lookups(
             self._desk, timeout_s=settings.lookup_timeout_s, pin_s=settings.pin_s
         )
-        self._told = ""  # the daemon that knows what the device cache has
         self._num_lookups = self._num_loads = self._loads_failed = self._loaded_bytes = 0
         self._num_stores = self._stores_given_up = self._stored_bytes = 0
 
     def filenos(self) -> list[int]:
-        """What to wait on for news; nothing while the store is left alone."""
-        if self._desk.breaker.is_open:
+        """What to wait on for news; nothing while none is due or the store is left alone."""
+        if self._desk.breaker.is_open or not self._desk.num_outstanding:
             return []
         fileno = self._desk.attempt(lambda: self._desk.kv.fileno())
         return [] if fileno is None else [fileno]
@@ -89,8 +88,7 @@ class StoreConnector:
 
     def collect(self) -> None:
         """Takes in finished jobs, so that their staging is free again."""
-        if self._desk.num_outstanding:
-            self._desk.poll()
+        self._desk.poll()
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
@@ -140,28 +138,18 @@ class StoreConnector:
             self._stored_bytes += store.stored_bytes
 
     def publish(self, pool: PagePool) -> None:
-        """Tells the store what the device cache gained and lost; a daemon that was not told yet
-        hears of everything."""
-        daemon = self._desk.door.daemon()
-        if not daemon:
+        """Tells the store what the device cache gained and lost since it was last told; the client
+        repeats it all to a new daemon."""
+        if not self._desk.door.daemon():
             return
         changes = pool.drain_changes()
-        if daemon != self._told:
-            changes = PoolChanges(tuple(pool.hittable()), ())
-        if not (changes.stored or changes.removed):
-            self._told = daemon
-            return
-        told = self._desk.attempt(lambda: self._publish(changes))
-        self._told = daemon if told else ""
-
-    def _publish(self, changes: PoolChanges) -> bool:
-        self._desk.kv.publish_hbm(changes.stored, changes.removed)
-        return True
+        if changes.stored or changes.removed:
+            self._desk.attempt(lambda: self._desk.kv.publish_hbm(changes.stored, changes.removed))
 
     def counters(self) -> StoreCounters:
         return StoreCounters(
             lookups=self._num_lookups,
-            lookup_timeouts=self._lookups.timeouts,
+            lookups_unanswered=self._lookups.unanswered,
             loads=self._num_loads,
             loads_failed=self._loads_failed,
             loaded_bytes=self._loaded_bytes,

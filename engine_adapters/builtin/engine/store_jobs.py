@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from moontide.kvstore import JobId, JobResult, JobStatus
-from moontide.kvstore.errors import Busy, OutOfSpace, StoreError
+from moontide.kvstore import JobId, JobResult
+from moontide.kvstore.errors import StoreError
 from moontide.transfer.errors import TransferError
 
 from .breaker import Breaker
@@ -23,8 +23,9 @@ from .store_door import Door
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+GRACE_S = 0.05
+"""How much later than its deadline a job's result may come before the engine stops waiting."""
 STORE_ERRORS = (StoreError, TransferError, OSError)
-_SAYS_NOTHING_OF_HEALTH = (Busy, OutOfSpace)
 
 
 class StagingBudget:
@@ -83,7 +84,8 @@ class JobDesk:
         try:
             return call()
         except STORE_ERRORS as error:
-            self._failed(str(error), counts=not isinstance(error, _SAYS_NOTHING_OF_HEALTH))
+            self.errors += 1
+            _log.debug("store_refused error=%s", error)
             return None
 
     def cancel(self, job: JobId) -> None:
@@ -92,20 +94,18 @@ class JobDesk:
     def poll(self) -> None:
         """Hands every finished job's result to whoever waits for it. Results of jobs nobody knows
         are dropped."""
+        if not self._watched:
+            return
         for result in self.attempt(lambda: self.kv.poll()) or ():
-            if result.status is JobStatus.TIMED_OUT:
-                self._failed(result.reason, counts=True)
-            elif result.status is JobStatus.DONE:
-                self.breaker.on_success()
             on_result = self._watched.pop(result.job, None)
             if on_result is not None:
                 on_result(result)
 
     def wait_until(self, ready: Callable[[], bool], deadline: float) -> bool:
-        """Polls until `ready()`; False when `deadline` (monotonic) came first or the store was
+        """Polls until `ready()`; False when `deadline` (monotonic) passed first or the store was
         given up on meanwhile."""
         while not ready():
-            left = deadline - time.monotonic()
+            left = deadline + GRACE_S - time.monotonic()
             fileno = self.attempt(lambda: self.kv.fileno())
             if left <= 0 or fileno is None or self.breaker.is_open:
                 return False
@@ -113,10 +113,14 @@ class JobDesk:
             self.poll()
         return True
 
-    def _failed(self, reason: str, *, counts: bool) -> None:
-        self.errors += 1
-        if counts:
-            was_open = self.breaker.is_open
-            self.breaker.on_failure(time.monotonic())
-            if self.breaker.is_open and not was_open:
-                _log.warning("store_left_alone reason=%s", reason)
+    def answered(self) -> None:
+        """Something that the engine waits for came."""
+        self.breaker.on_success()
+
+    def unanswered(self, reason: str) -> None:
+        """Something that the engine waited for did not come. Stores are not waited for, so they
+        neither open the breaker nor close it."""
+        was_open = self.breaker.is_open
+        self.breaker.on_failure(time.monotonic())
+        if self.breaker.is_open and not was_open:
+            _log.warning("store_left_alone reason=%s", reason)

@@ -38,7 +38,7 @@ class _EngineCollector(Collector):
             "output_tokens": stats.output_tokens,
             "recomputed_loads": stats.recomputed,
             "lookups": store.lookups,
-            "lookup_timeouts": store.lookup_timeouts,
+            "lookups_unanswered": store.lookups_unanswered,
             "loads": store.loads,
             "loads_failed": store.loads_failed,
             "loaded_bytes": store.loaded_bytes,

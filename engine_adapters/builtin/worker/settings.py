@@ -64,6 +64,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"role={self.role}: this version computes whole requests only; use --role both"
             )
+        if self.store != NO_STORE and not self.store.startswith("unix:"):
+            raise ValueError(f"store={self.store}: write unix:PATH of a daemon's socket, or none")
         if self.model.startswith("timed:"):
             raise ValueError(
                 f"model={self.model}: timed models are not supported yet; "

@@ -128,6 +128,12 @@ class Bench:
             assert time.monotonic() < deadline, f"not within {seconds} s: {self.engine.stats}"
             time.sleep(0.005)
 
+    def stored(self, prompt: Sequence[int], max_tokens: int = 6) -> Answer:
+        """Runs it, and waits until the store has its blocks."""
+        answer = self.run(prompt, max_tokens)
+        self.settle()
+        return answer
+
     def settle(self) -> None:
         """Until nothing is held for any request."""
         self.wait(self.is_idle, 5.0)
@@ -140,6 +146,7 @@ class Bench:
 
 
 MakeBench = Callable[..., Bench]
+NewKv = Callable[[], KvJobs]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -249,8 +256,9 @@ def client(shared_daemon: Daemon) -> Iterator[StoreClient]:
 
 
 @pytest.fixture
-def kv(client: StoreClient, namespace: Namespace) -> KvJobs:
-    return client.kv(namespace)
+def new_kv(client: StoreClient, namespace: Namespace) -> NewKv:
+    """Each engine needs its own: results go to whoever polls."""
+    return lambda: client.kv(namespace)
 
 
 @pytest.fixture
