@@ -55,10 +55,14 @@ class RawClient:
         self._descriptors.clear()
 
     def hello(self, *, token: str = "", **changes: Any) -> Answer:
-        """Greets, answering the challenge first when a `token` is given."""
+        """Greets, answering the challenge first when a `token` is given. The answer is the
+        daemon's first message when it is no challenge."""
         proof = b""
         if token:
-            challenge = self.receive().message
+            first = self.receive()
+            challenge = first.message
+            if not isinstance(challenge, wire.Challenge):
+                return first
             proof = prove(token.encode(), challenge.nonce, str(self.instance))
         fields = {
             "oldest_version": 1,
@@ -68,7 +72,8 @@ class RawClient:
             "quiesced": False,
             "proof": proof,
         }
-        return self.call(wire.Hello(**(fields | changes)))
+        self.send(wire.Hello(**(fields | changes)))
+        return self.receive()
 
     def send(self, message: Any, payload: bytes = b"") -> int:
         self._last_id += 1
@@ -79,6 +84,13 @@ class RawClient:
         request_id = self.send(message, payload)
         answer = self.receive()
         assert answer.request_id == request_id
+        return answer
+
+    def call_among(self, message: Any, payload: bytes = b"") -> Answer:
+        """As `call`, where answers to earlier requests may come first; those are dropped."""
+        request_id = self.send(message, payload)
+        while (answer := self.receive()).request_id != request_id:
+            pass
         return answer
 
     def receive(self) -> Answer:
@@ -136,19 +148,20 @@ def put_message(items: list[tuple[str, bytes]], **options: Any) -> wire.Put:
     )
 
 
-def local_client(path: object) -> RawClient:
-    """A greeted client on the unix socket."""
-    return _greeted(RawClient(f"unix:{path}"), "")
+def local_client(path: object, instance: Instance | None = None, **changes: Any) -> RawClient:
+    """A greeted client on the unix socket; connections with one `instance` are one client's."""
+    return _greeted(RawClient(f"unix:{path}"), "", instance, **changes)
 
 
 def remote_client(address: str, token: str) -> RawClient:
     """A greeted client on the data port."""
-    return _greeted(RawClient(address), token)
+    return _greeted(RawClient(address), token, None)
 
 
-def _greeted(client: RawClient, token: str) -> RawClient:
+def _greeted(client: RawClient, token: str, instance: Instance | None, **changes: Any) -> RawClient:
+    client.instance = instance or client.instance
     try:
-        answer = client.hello(token=token)
+        answer = client.hello(token=token, **changes)
         assert isinstance(answer.message, wire.Welcome), answer
     except BaseException:
         client.close()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
+from click.testing import CliRunner, Result
+
+from moontide.kvstore.daemon.admin_command import admin
 
 from ...store_process import StartStore, StoreProcess
 from .raw_client import local_client
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +23,9 @@ def daemon(module_store_daemon: StartStore) -> StoreProcess:
 
 @pytest.fixture
 def run(daemon: StoreProcess) -> Run:
-    def call(*args: str, url: str = daemon.admin) -> subprocess.CompletedProcess[str]:
+    def call(*args: str, url: str = daemon.admin) -> Result:
         where = ("--url", url, "--token-file", str(daemon.token_file))
-        return subprocess.run(
-            [sys.executable, "-m", "moontide.kvstore.cli", "admin", *args, *where],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return CliRunner().invoke(admin, [*args, *where], catch_exceptions=False)
 
     return call
 
@@ -53,7 +48,7 @@ def test_people_get_tables_and_sentences(daemon: StoreProcess, run: Run) -> None
     with local_client(daemon.socket) as client:
         client.put("hello", bytes(5000))
     stats = run("stats")
-    assert stats.returncode == 0, stats.stderr
+    assert stats.exit_code == 0, stats.stderr
     assert "64 MiB" in stats.stdout
     assert daemon.instance in stats.stdout
     assert "s:hello" in run("blocks").stdout
@@ -71,13 +66,13 @@ def test_people_get_tables_and_sentences(daemon: StoreProcess, run: Run) -> None
 )
 def test_a_refusal_is_one_line(run: Run, args: tuple[str, ...], told: str) -> None:
     ended = run(*args)
-    assert ended.returncode == 1
+    assert ended.exit_code == 1
     assert told in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 
 def test_nobody_there_is_one_line(run: Run) -> None:
     ended = run("stats", url="http://127.0.0.1:1")
-    assert ended.returncode == 1
+    assert ended.exit_code == 1
     assert "http://127.0.0.1:1" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1

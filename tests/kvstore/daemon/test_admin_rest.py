@@ -257,6 +257,8 @@ def test_the_document_describes_what_is_answered(daemon: Any) -> None:
 
     schema = schemathesis.openapi.from_url(daemon.admin + "/openapi.json")
     headers = {"Authorization": f"Bearer {daemon.token}"}
+    # keys and cursors are text to the schema: made-up ones are refused
+    made_up = schemathesis.checks.CHECKS.get_one("positive_data_acceptance")
     for result in schema.get_all_operations():
         operation = result.ok()
         if operation.path == "/v1/events":
@@ -272,6 +274,6 @@ def test_the_document_describes_what_is_answered(daemon: Any) -> None:
         )
         @given(case=operation.as_strategy())
         def conforms(case: Any) -> None:
-            case.call_and_validate(headers=headers, timeout=10)
+            case.call_and_validate(headers=headers, timeout=10, excluded_checks=[made_up])
 
         conforms()

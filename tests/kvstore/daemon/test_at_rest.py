@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import secrets
 import time
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from moontide.kvstore import wire
 from moontide.kvstore.types import PutStatus, ReserveStatus
+from moontide.transfer.types import Instance
 
 from ...store_process import StartStore, StoreProcess
 from .admin import Admin, wait_until
@@ -38,8 +42,11 @@ def admin(daemon: StoreProcess) -> Admin:
 
 def make_value(key: str, size: int) -> bytes:
     """Bytes that tell their key, size and offset."""
-    line = f"{key}:{size}:".encode()
-    return b"".join(line + b"%d;" % offset for offset in range(0, size, 16))[:size]
+    parts, num_bytes = [], 0
+    while num_bytes < size:
+        parts.append(f"{key}:{size}:{num_bytes};".encode())
+        num_bytes += len(parts[-1])
+    return b"".join(parts)[:size]
 
 
 class Workload:
@@ -48,11 +55,12 @@ class Workload:
     def __init__(self, daemon: StoreProcess, seed: int) -> None:
         self.rng = random.Random(seed)
         self.daemon = daemon
+        self.instance = Instance("test", os.getpid(), secrets.token_bytes(16))
         self.clients = [self.connect() for _ in range(4)]
 
     def connect(self) -> RawClient:
         if self.rng.random() < 0.7:
-            return local_client(self.daemon.socket)
+            return local_client(self.daemon.socket, self.instance)
         return remote_client(self.daemon.listen or "", self.daemon.token)
 
     def run(self, num_steps: int) -> None:
@@ -62,8 +70,12 @@ class Workload:
             index = self.rng.randrange(len(self.clients))
             step = self.rng.choices(steps, weights)[0]
             step(index)
+
+    def close(self) -> None:
+        """Hangs up; a last connection says that none of this process's writes is running."""
         for client in self.clients:
             client.close()
+        local_client(self.daemon.socket, self.instance, quiesced=True).close()
 
     def put(self, index: int) -> None:
         client = self.clients[index]
@@ -114,7 +126,8 @@ class Workload:
 def test_r13_at_rest_used_bytes_are_the_live_entries(
     daemon: StoreProcess, admin: Admin, seed: int
 ) -> None:
-    Workload(daemon, seed).run(3000)
+    with contextlib.closing(Workload(daemon, seed)) as workload:
+        workload.run(3000)
     wait_until(lambda: admin.stats()["connections"] == 0)
     wait_until(lambda: admin.stats()["tickets"] == 0)
     wait_until(lambda: admin.stats()["in_flight"] == 0)
@@ -140,8 +153,9 @@ def test_r14_after_overload_the_largest_entry_fits_within_5_s(
             assert status == PutStatus.FULL
             assert "retry" in reason
             assert time.monotonic() - start < 1
-    for index in range(100):
-        with local_client(daemon.socket) as client:
+        instance = client.instance
+    with local_client(daemon.socket, instance, quiesced=True) as client:
+        for index in range(100):
             client.put(f"small-{index}", bytes(100_000 + index))
     start = time.monotonic()
     with local_client(daemon.socket) as client:
