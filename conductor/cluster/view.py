@@ -57,6 +57,7 @@ class ClusterView:
         self.is_known = False  # the membership was read at least once
         self._policy = policy
         self._clock = clock
+        self._departed: dict[str, Worker] = {}  # instance → left, with requests still open
         self._remembered: dict[str, None] = {}  # model names ever served, oldest first
 
     # -- membership -------------------------------------------------------------------
@@ -91,13 +92,23 @@ class ClusterView:
                 continue
             del self.workers[worker.record.id]
             worker.is_gone = True
+            self._departed[worker.record.instance] = worker
             changes.ended_workers.append(worker)
         for record in records.values():
             if record.id not in self.workers:
-                worker = self.workers[record.id] = Worker(record, self._clock())
+                worker = self.workers[record.id] = self._arrived(record)
                 changes.started_workers.append(worker)
+        self._departed = {k: w for k, w in self._departed.items() if w.open_requests}
         served = {ModelKey.of(record) for record in records.values()}
         self.models = {key: model for key, model in self.models.items() if key in served}
+
+    def _arrived(self, record: WorkerRecord) -> Worker:
+        """A new worker, or one whose lease had only lapsed: it goes on with its open requests."""
+        worker = self._departed.pop(record.instance, None)
+        if worker is None:
+            return Worker(record, self._clock())
+        worker.record, worker.is_gone = record, False
+        return worker
 
     def _update_stores(self, records: dict[str, StoreRecord], changes: Changes) -> None:
         for store in list(self.stores.values()):

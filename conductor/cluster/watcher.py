@@ -56,10 +56,11 @@ class Watcher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for task in self._tasks.values():
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks)
 
     # -- membership -------------------------------------------------------------------
 
@@ -75,8 +76,7 @@ class Watcher:
 
     def _follow(self, changes: Changes) -> None:
         """One task a live member."""
-        for worker in changes.ended_workers:
-            self._stop(worker.record.instance)
+        for worker in changes.ended_workers:  # watched until its last request has ended
             _log.info("worker_left id=%s", worker.record.id)
         for store in changes.ended_stores:
             self._stop(store.record.instance)
@@ -91,7 +91,12 @@ class Watcher:
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._stop(name)
-        self._tasks[name] = asyncio.create_task(work, name=name)
+        task = self._tasks[name] = asyncio.create_task(work, name=name)
+        task.add_done_callback(lambda ended: self._forget(name, ended))
+
+    def _forget(self, name: str, ended: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is ended:
+            del self._tasks[name]
 
     def _stop(self, name: str) -> None:
         task = self._tasks.pop(name, None)
@@ -101,7 +106,7 @@ class Watcher:
     # -- one worker -------------------------------------------------------------------
 
     async def _watch(self, worker: Worker) -> None:
-        while True:
+        while worker.open_requests or not worker.is_gone:
             before = worker.health
             try:
                 await self._check(worker)

@@ -33,7 +33,7 @@ class Worker:
         self.health = Health.STARTING
         self.detail = "not checked yet"
         self.speeds = Speeds()
-        self.is_gone = False  # left the membership
+        self.is_gone = False  # left the membership: takes nothing new
         self.is_refused = False  # what it tells of its model contradicts its record
         self.model_problem = ""
         self._failures = 0
@@ -64,9 +64,8 @@ class Worker:
         self.detail = detail
 
     def is_lost(self, now: float) -> bool:
-        """Requests there have nothing to wait for."""
-        if self.is_gone:
-            return True
+        """Requests there have nothing to wait for. One that left the membership may only be
+        finishing what it has, so it is judged like any other."""
         silent_for = now - max(self._last_answer, self.last_token)
         return self.health is Health.UNREACHABLE and silent_for > LOST_SECONDS
 

@@ -168,11 +168,33 @@ async def test_r25_a_restarted_worker_is_another_instance() -> None:
         await until(replaced, "the new instance is known")
         assert (await cluster.worker("w0"))["open_requests"] == 0
         await cluster.wait_usable("w0")
-        status, answer = await waiting  # the former life is lost: it left the membership
-        assert status == 503
-        assert answer["error"]["code"] == "worker_lost"
         assert (await cluster.complete())[0] == 200
+        assert len(again.requests) == 1
+        worker.released.set()  # the former life finishes what it has
+        assert (await waiting)[0] == 200
         await again.stop()
+
+
+@in_loop
+async def test_a_worker_whose_lease_lapsed_goes_on_with_its_open_requests() -> None:
+    worker = FakeWorker(hold_after=1)
+    async with running(worker) as cluster:
+        waiting = asyncio.create_task(cluster.complete())
+        await until(lambda: worker.running == 1, "the request runs")
+        cluster.leave(worker)
+
+        async def left() -> bool:
+            return await cluster.worker("w0") == {}
+
+        await until(left, "the worker is gone")
+        before = worker.checks
+        await until(lambda: worker.checks > before, "it is still checked")
+        cluster.join(worker)
+        await cluster.wait_usable("w0")
+        assert (await cluster.worker("w0"))["open_requests"] == 1
+        worker.released.set()
+        assert (await waiting)[0] == 200
+        assert (await cluster.worker("w0"))["open_requests"] == 0
 
 
 @in_loop
