@@ -240,8 +240,8 @@ class Scheduler:
         sequence.pages = shared + fresh
         sequence.num_computed = load.stop * size
         # Without an answer nothing is known: what the pool had is then not offered to the store.
-        answered = sequence.found_blocks is not None
-        sequence.stored_blocks = sequence.found_blocks if answered else load.stop
+        known = sequence.found_blocks
+        sequence.stored_blocks = load.stop if known is None else known
         if sequence.num_output == 0:
             sequence.reuse.hbm_tokens = len(shared) * size
         return self._chunk(sequence, budget, load)

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import time
 from functools import partial
+from typing import Any
 
 import torch
 import uvloop
@@ -100,7 +101,8 @@ class _Worker:
         try:
             await keeper.start()
             self._process.report_ready(url=server.url, model=self._model.name)
-            await asyncio.wait({stop, failure}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {stop, failure}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             service.draining = True
             telling.cancel()
             await keeper.close()

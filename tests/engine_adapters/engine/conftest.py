@@ -5,10 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -205,52 +201,17 @@ def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
         yield make
 
 
-class Daemon:
-    """A store daemon in its own process, at one socket over several lives."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.socket = folder / "store.sock"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [
-            str(Path(sys.executable).with_name("moontide")),
-            *("store", "--node-id", "n0", "--data-dir", str(self.folder / "data")),
-            *("--socket", str(self.socket), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
-            *("--dram", "64MiB", "--segment", "4MiB", "--nvme", "0", "--cluster", "memory"),
-            *("--token-file", str(self.folder / "token"), "--log-level", "warning"),
-        ]
-        self.process = subprocess.Popen(command)
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not self._answers():
-            assert self.process.poll() is None, "the daemon did not start"
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(WAIT_SECONDS)
-            self.process = None
-
-    def _answers(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.socket)) == 0
-
-
-@pytest.fixture(scope="session")
-def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path_factory.mktemp("store"))
-    daemon.start()
-    yield daemon
-    daemon.stop()
+@pytest.fixture(scope="module")
+def socket(module_store_daemon: Callable[[], Any]) -> Path:
+    """Of a real store daemon."""
+    path: Path = module_store_daemon().socket
+    return path
 
 
 @pytest.fixture
-def client(shared_daemon: Daemon) -> Iterator[StoreClient]:
+def client(socket: Path) -> Iterator[StoreClient]:
     """A client of an empty daemon."""
-    with connect(f"unix:{shared_daemon.socket}") as client:
+    with connect(f"unix:{socket}") as client:
         client.clear()
         yield client
 
@@ -259,12 +220,3 @@ def client(shared_daemon: Daemon) -> Iterator[StoreClient]:
 def new_kv(client: StoreClient, namespace: Namespace) -> NewKv:
     """Each engine needs its own: results go to whoever polls."""
     return lambda: client.kv(namespace)
-
-
-@pytest.fixture
-def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """One that the test may kill and restart."""
-    daemon = Daemon(tmp_path)
-    daemon.start()
-    yield daemon
-    daemon.stop()

@@ -1,4 +1,4 @@
-"""Decorators between the engine and a real store client: they count, delay, refuse or lose calls."""
+"""Decorators between the engine and a real store client that delay, refuse or lose calls."""
 
 from __future__ import annotations
 
