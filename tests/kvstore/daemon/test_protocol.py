@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +18,8 @@ from moontide.kvstore.layout import Group, KVLayout
 from moontide.kvstore.slots import SlotReader
 from moontide.kvstore.types import PutStatus, ReserveStatus
 
-from .admin import Admin
+from ...store_process import StartStore, StoreProcess
+from .admin import Admin, wait_until
 from .raw_client import RawClient, entry_id, local_client, put_message, remote_client
 
 NAMESPACE = Namespace(
@@ -32,24 +33,33 @@ LAYER_BYTES = NAMESPACE.layout.layer_bytes(SHARD, 4)
 KEYS = block_keys(NAMESPACE, range(8))
 
 
-@pytest.fixture
-def daemon(store_daemon: Callable[..., Any]) -> Any:
-    return store_daemon()
+@pytest.fixture(scope="module")
+def daemon(module_store_daemon: StartStore) -> StoreProcess:
+    return module_store_daemon()
 
 
 @pytest.fixture
-def admin(daemon: Any) -> Admin:
+def admin(daemon: StoreProcess) -> Admin:
     return Admin(daemon.admin, daemon.token)
 
 
+@pytest.fixture(autouse=True)
+def _empty_afterwards(admin: Admin) -> Iterator[None]:
+    yield
+    wait_until(lambda: admin.stats()["connections"] == 0)
+    admin.post("/v1/clear")
+
+
 @pytest.fixture(params=["unix", "tcp"])
-def client(request: pytest.FixtureRequest, daemon: Any) -> Iterator[RawClient]:
+def client(request: pytest.FixtureRequest, daemon: StoreProcess) -> Iterator[RawClient]:
     if request.param == "unix":
         opened = local_client(daemon.socket)
     else:
         opened = remote_client(daemon.listen, daemon.token)
     with opened:
         yield opened
+    if request.param == "unix":  # no write of this process is running: nothing stays set aside
+        local_client(daemon.socket, opened.instance, quiesced=True).close()
 
 
 def failure(answer: Any) -> str:
@@ -133,7 +143,7 @@ def test_written_through_the_socket_in_pieces(client: RawClient) -> None:
 
 
 def test_a_write_outside_the_entry_or_to_anothers_reservation_is_refused(
-    client: RawClient, daemon: Any
+    client: RawClient, daemon: StoreProcess
 ) -> None:
     reserved = client.call(wire.Reserve([entry_id("a")], [100])).message.results[0]
     slot, generation = reserved[1:3]
@@ -235,7 +245,7 @@ def test_a_block_is_written_layer_by_layer_and_read_back(client: RawClient, admi
 
 
 def test_a_reader_is_told_when_a_layer_is_complete_and_when_it_never_will_be(
-    daemon: Any, client: RawClient
+    daemon: StoreProcess, client: RawClient
 ) -> None:
     namespace = open_namespace(client)
     reserved = client.call(
@@ -265,7 +275,7 @@ def test_a_namespace_whose_digest_differs_is_refused(client: RawClient) -> None:
     assert bytes(32).hex() in answer.message.message
 
 
-def test_hbm_blocks_end_with_their_connection(daemon: Any, admin: Admin) -> None:
+def test_hbm_blocks_end_with_their_connection(daemon: StoreProcess, admin: Admin) -> None:
     with local_client(daemon.socket) as engine:
         namespace = open_namespace(engine)
         engine.call(wire.PublishHbm(namespace, b"".join(KEYS), b""))
@@ -282,7 +292,9 @@ def map_whole(descriptor: int, num_bytes: int, access: int) -> mmap.mmap:
     return mmap.mmap(descriptor, num_bytes, access=access)
 
 
-def test_a_local_client_reads_committed_bytes_from_a_read_only_mapping(daemon: Any) -> None:
+def test_a_local_client_reads_committed_bytes_from_a_read_only_mapping(
+    daemon: StoreProcess,
+) -> None:
     value = secrets.token_bytes(200_000)
     with RawClient(f"unix:{daemon.socket}") as client:
         hello = client.hello()
@@ -310,7 +322,7 @@ def test_a_local_client_reads_committed_bytes_from_a_read_only_mapping(daemon: A
             map_whole(answer.descriptors[0], answer.message.num_bytes, mmap.ACCESS_WRITE)
 
 
-def test_a_local_client_writes_into_the_segment_granted_to_it(daemon: Any) -> None:
+def test_a_local_client_writes_into_the_segment_granted_to_it(daemon: StoreProcess) -> None:
     value = secrets.token_bytes(300_000)
     with local_client(daemon.socket) as client:
         reserved = client.call(wire.Reserve([entry_id("a")], [len(value)])).message.results[0]
@@ -328,7 +340,7 @@ def test_a_local_client_writes_into_the_segment_granted_to_it(daemon: Any) -> No
             assert not refused.descriptors
 
 
-def test_a_remote_client_and_one_of_another_boot_share_no_memory(daemon: Any) -> None:
+def test_a_remote_client_and_one_of_another_boot_share_no_memory(daemon: StoreProcess) -> None:
     with remote_client(daemon.listen, daemon.token) as remote:
         assert failure(remote.call(wire.MapSegment(0))) == "invalid_request"
     with RawClient(f"unix:{daemon.socket}") as foreign:
@@ -343,7 +355,8 @@ def test_a_remote_client_and_one_of_another_boot_share_no_memory(daemon: Any) ->
 # -- greeting ---------------------------------------------------------------------
 
 
-def test_the_data_port_wants_the_token(daemon: Any, admin: Admin) -> None:
+def test_the_data_port_wants_the_token(daemon: StoreProcess, admin: Admin) -> None:
+    before = admin.stats()["closed"].get("denied", 0)
     for token in ("wrong-token-wrong-token", daemon.token + "x"):
         with RawClient(daemon.listen) as client:
             assert failure(client.hello(token=token)) == "access_denied"
@@ -352,12 +365,12 @@ def test_the_data_port_wants_the_token(daemon: Any, admin: Admin) -> None:
     with RawClient(daemon.listen) as client:
         client.receive()  # the challenge
         assert failure(client.hello()) == "access_denied"
-    assert admin.stats()["closed"]["denied"] == 3
+    assert admin.stats()["closed"]["denied"] == before + 3
     with remote_client(daemon.listen, daemon.token) as client:
         assert client.put("a", b"value")[0] == PutStatus.STORED
 
 
-def test_a_proof_is_good_for_one_connection(daemon: Any) -> None:
+def test_a_proof_is_good_for_one_connection(daemon: StoreProcess) -> None:
     with RawClient(daemon.listen) as first, RawClient(daemon.listen) as second:
         nonce = first.receive().message.nonce
         assert second.receive().message.nonce != nonce
@@ -377,7 +390,7 @@ def test_a_proof_is_good_for_one_connection(daemon: Any) -> None:
     ],
 )
 def test_a_bad_hello_is_told_and_ends_the_connection(
-    daemon: Any, changes: dict[str, Any], told: str
+    daemon: StoreProcess, changes: dict[str, Any], told: str
 ) -> None:
     with RawClient(f"unix:{daemon.socket}") as client:
         answer = client.hello(**changes)
@@ -387,13 +400,15 @@ def test_a_bad_hello_is_told_and_ends_the_connection(
             client.receive()
 
 
-def test_another_process_cannot_claim_a_clients_name(daemon: Any) -> None:
+def test_another_process_cannot_claim_a_clients_name(daemon: StoreProcess) -> None:
     with local_client(daemon.socket) as client, RawClient(daemon.listen) as thief:
         thief.instance = client.instance
         assert failure(thief.hello(token=daemon.token)) == "conflict"
 
 
-def test_the_stats_message_is_the_body_of_the_rest_route(daemon: Any, admin: Admin) -> None:
+def test_the_stats_message_is_the_body_of_the_rest_route(
+    daemon: StoreProcess, admin: Admin
+) -> None:
     with local_client(daemon.socket) as client:
         told = json.loads(client.call(wire.GetStats()).message.stats)
         assert told.keys() == admin.stats().keys()
