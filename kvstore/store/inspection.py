@@ -70,19 +70,19 @@ class Inspection:
 
     def choose(self, scope: EvictScope, now: float) -> list[int]:
         """Unpinned committed slots in scope, coldest first, no more than `num_bytes` needs."""
-        number = self._namespace_number(scope.namespace)
-        if scope.strings_only:
-            number = STRINGS
-        latest = (
-            math.inf if scope.older_than_s is None else self._entries.tick(now - scope.older_than_s)
-        )
-        chosen: list[int] = []
+        if scope.num_bytes is not None and scope.num_bytes < 0:
+            raise InvalidRequest(f"num_bytes is {scope.num_bytes}; it must be at least 0")
+        if scope.older_than_s is not None and not scope.older_than_s >= 0:
+            raise InvalidRequest(f"older_than_s is {scope.older_than_s}; it must be at least 0")
+        number = STRINGS if scope.strings_only else self._namespace_number(scope.namespace)
+        least_idle = (scope.older_than_s or 0.0) * TICKS_PER_SECOND
+        tick = self._entries.tick(now)
         missing = math.inf if scope.num_bytes is None else scope.num_bytes
+        chosen: list[int] = []
         for slot in self._in_order(scope):
             if missing <= 0:
                 break
-            pinned = self._catalog.pins[slot]
-            if pinned or self._catalog.touched[slot] > latest:
+            if self._catalog.pins[slot] or tick - self._catalog.touched[slot] < least_idle:
                 continue
             if self._matches(slot, number, scope.key_prefix):
                 chosen.append(slot)
@@ -90,11 +90,15 @@ class Inspection:
         return chosen
 
     def measure(self, slots: list[int]) -> Evicted:
-        tokens = 0
-        for slot in slots:
-            number = self._catalog.namespaces[slot]
-            if number != STRINGS:
-                tokens += self._namespaces.get(number).namespace.block_tokens
+        """A block's tokens count once, however many of its shards are among them."""
+        blocks = {
+            block_key_of(self._catalog.keys[slot]): self._catalog.namespaces[slot]
+            for slot in slots
+            if self._catalog.namespaces[slot] != STRINGS
+        }
+        tokens = sum(
+            self._namespaces.get(number).namespace.block_tokens for number in blocks.values()
+        )
         return Evicted(len(slots), sum(map(self._entries.occupied, slots)), tokens)
 
     def _in_order(self, scope: EvictScope) -> Iterator[int]:

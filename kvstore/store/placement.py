@@ -26,8 +26,8 @@ from .window import Extents, cheapest_window
 SURVEY_SECONDS = 1.0
 """How old the picture of other writers' segments may be."""
 MAX_DESCENT = 4096
-SMALL_VICTIM_RATIO = 8
-"""When a request is so many times its first victim, a window is looked for at once."""
+MAX_SCATTERED_VICTIMS = 32
+"""Entries evicted in policy order for one request before a window is looked for."""
 LEAST_WINDOW_BYTES = 1 << 20
 """A window makes room for the next requests too."""
 
@@ -163,16 +163,13 @@ class Placement:
     def _evict_coldest(self, arena: Arena, num_bytes: int) -> Place | None:
         """Evicts no more bytes than are asked for: scattered victims may never make a fit."""
         missing = occupied_bytes(num_bytes)
-        while missing > 0:
+        for _ in range(MAX_SCATTERED_VICTIMS):
             victim = self._victim(arena)
-            if victim == NO_SLOT:
+            if victim == NO_SLOT or missing <= 0:
                 return None
-            freed = self._entries.occupied(victim)
-            if freed * SMALL_VICTIM_RATIO < missing:
-                return None
+            missing -= self._entries.occupied(victim)
             segment = self._pool.segments[self._entries.segment_of(victim)]
             self._entries.evict(victim)
-            missing -= freed
             place = self._place_in(arena, segment, num_bytes)
             if place is not None:
                 return place

@@ -1,0 +1,196 @@
+"""Who goes first: order of policies, ends of chains, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from moontide.kvstore.keys import BlockKey
+from moontide.kvstore.store.eviction import Links, SlruPolicy
+from moontide.kvstore.store.placement import MAX_SCATTERED_VICTIMS
+from moontide.kvstore.store.window import Extents, cheapest_window
+from moontide.kvstore.types import ReserveStatus
+
+from .conftest import LAYOUT, SEGMENT_BYTES, MakeNode, Node, entry_of, namespace_named
+
+HALF = SEGMENT_BYTES // 2
+Chain = Callable[..., list[BlockKey]]
+
+
+def policy_of(count: int, ratio: float, *, capacity: int = 10) -> SlruPolicy:
+    """A policy over slots 1…count of one byte each."""
+    words = memoryview(bytearray(64 * (count + 1))).cast("Q")
+    links = Links(words)
+    for column in links.columns():
+        column.frombytes(bytes(column.itemsize * (count + 1)))
+    policy = SlruPolicy(links, ratio)
+    policy.capacity_bytes = capacity
+    for slot in range(1, count + 1):
+        words[slot * 8 + 3] = 1
+        policy.insert(slot)
+    return policy
+
+
+def test_slru_keeps_what_was_hit_within_its_share() -> None:
+    policy = policy_of(6, 0.2)
+    for slot in (1, 2, 3):
+        policy.touch(slot)
+    # Two of ten bytes are protected: 2 and 3; 1 fell out and is probation's newest.
+    assert list(policy) == [4, 5, 6, 1, 2, 3]
+    assert policy.coldest() == 4
+    assert policy.check_integrity() == []
+
+
+def test_lru_orders_by_last_use_alone() -> None:
+    policy = policy_of(4, 0.0)
+    policy.touch(1)
+    policy.touch(3)
+    assert list(policy) == [2, 4, 1, 3]
+
+
+def test_soft_pinned_goes_last() -> None:
+    policy = policy_of(3, 0.2)
+    policy.remove(1)
+    policy.insert_used(1, 1)
+    policy.touch(3)
+    assert list(policy) == [2, 3, 1]
+
+
+def test_removed_slots_are_not_touched_back_in() -> None:
+    policy = policy_of(2, 0.2)
+    policy.remove(1)
+    policy.touch(1)
+    policy.remove(1)
+    assert list(policy) == [2]
+    policy.clear()
+    assert (policy.coldest(), list(policy)) == (0, [])
+
+
+def window(
+    free_from: int, spans: list[tuple[int, int, float, bool]], want: int
+) -> list[int] | None:
+    starts, stops, values, held = zip(*spans, strict=True)
+    extents = Extents(
+        np.arange(10, 10 + len(spans)),
+        np.array(starts),
+        np.array(stops),
+        np.array(values, float),
+        np.array(held),
+    )
+    return cheapest_window(extents, free_from, want, 64)
+
+
+def test_window_is_the_cheapest_run_that_makes_room() -> None:
+    spans = [(0, 64, 9.0, False), (64, 128, 1.0, False), (192, 256, 2.0, False)]
+    assert window(256, spans, 64) == [11]
+    assert window(256, spans, 128) == [11]  # with the hole behind it
+    assert window(256, spans, 192) == [11, 12]
+    assert window(256, spans, 256) == [10, 11, 12]
+    assert window(256, spans, 320) is None
+
+
+def test_window_never_crosses_what_is_held() -> None:
+    spans = [(0, 64, 1.0, False), (64, 128, 1.0, True), (128, 192, 5.0, False)]
+    assert window(192, spans, 64) == [10]
+    assert window(192, spans, 128) is None
+    assert window(320, spans, 128) == [12]
+
+
+def test_window_starts_aligned() -> None:
+    spans = [(32, 64, 1.0, False), (64, 128, 5.0, False)]
+    assert window(192, spans, 64) == [10]
+    assert window(192, [(0, 32, 9.0, False), (32, 64, 1.0, False), (64, 192, 1.0, False)], 64) == [
+        12
+    ]
+
+
+def test_eviction_makes_room_for_the_newest(node: Node) -> None:
+    owner = node.connect()
+    for index in range(40):
+        assert node.put(owner, f"k{index}", bytes(HALF)) is ReserveStatus.RESERVED
+    there = node.has(*(f"k{index}" for index in range(40)))
+    assert there == [False] * 24 + [True] * 16
+    assert node.store.stats(node.now).tiers["dram"].evictions == 24
+
+
+def test_entry_hit_often_stays(node: Node) -> None:
+    owner = node.connect()
+    node.put(owner, "hot", bytes(HALF))
+    for index in range(40):
+        assert node.get(owner, "hot") is not None
+        node.put(owner, f"k{index}", bytes(HALF))
+    assert node.has("hot", "k0") == [True, False]
+
+
+def test_soft_pinned_entry_outlives_newer_ones(node: Node) -> None:
+    owner = node.connect()
+    node.put(owner, "soft", bytes(HALF), soft_pin=True)
+    for index in range(40):
+        node.put(owner, f"k{index}", bytes(HALF))
+    assert node.has("soft") == [True]
+
+
+def test_scattered_small_entries_give_way_to_a_large_one(node: Node) -> None:
+    owner = node.connect()
+    for index in range(8 * SEGMENT_BYTES // 64 + 100):
+        node.put(owner, f"small{index}", b"x")
+    before = node.store.stats(node.now).tiers["dram"].entries
+    assert node.put(owner, "large", bytes(SEGMENT_BYTES)) is ReserveStatus.RESERVED
+    after = node.store.stats(node.now).tiers["dram"].entries
+    assert before - after <= SEGMENT_BYTES // 64 + MAX_SCATTERED_VICTIMS
+    node.check()
+
+
+def test_entry_limit_evicts_the_coldest(make_node: MakeNode) -> None:
+    node = make_node(max_entries=100)
+    owner = node.connect()
+    for index in range(150):
+        assert node.put(owner, f"k{index}", b"x") is ReserveStatus.RESERVED
+    there = node.has(*(f"k{index}" for index in range(150)))
+    assert sum(there) == 100
+    assert all(there[-50:])
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_chain_shrinks_from_its_end(make_node: MakeNode, chain: Chain, one_by_one: bool) -> None:
+    node = make_node(eviction="lru")
+    owner = node.connect()
+    namespace = node.store.open_namespace(namespace_named("w"))
+    keys = chain(20)
+    if one_by_one:
+        for index, key in enumerate(keys):
+            node.now += 1
+            parent = keys[index - 1] if index else b""
+            node.put_blocks(owner, namespace, [key], LAYOUT.whole(), parent=parent)
+    else:
+        node.put_blocks(owner, namespace, keys, LAYOUT.whole())
+    (whole,) = LAYOUT.whole()
+    lengths = [node.prefix(owner, namespace, keys)]
+    index = 0
+    while lengths[-1]:
+        node.put(owner, f"s{index}", bytes(HALF))
+        index += 1
+        there = node.store.exists([entry_of(key, whole) for key in keys], node.now)
+        assert there == sorted(there, reverse=True), "a hole in the chain"
+        lengths.append(sum(there))
+    assert lengths[0] == 20
+
+
+def test_chain_that_grows_keeps_its_root(make_node: MakeNode, chain: Chain) -> None:
+    """A conversation whose blocks come one by one is as young as its last block."""
+    node = make_node(eviction="lru")
+    owner = node.connect()
+    namespace = node.store.open_namespace(namespace_named("w"))
+    old, live = chain(3, "old"), chain(30, "live")
+    node.put_blocks(owner, namespace, live[:1], LAYOUT.whole())
+    node.put_blocks(owner, namespace, old, LAYOUT.whole())
+    for index in range(1, 30):
+        node.now += 1
+        node.put_blocks(owner, namespace, [live[index]], LAYOUT.whole(), parent=live[index - 1])
+    (whole,) = LAYOUT.whole()
+    while all(node.store.exists([entry_of(key, whole) for key in old], node.now)):
+        node.now += 1
+        node.put(owner, f"s{node.now}", bytes(1536))
+    assert all(node.store.exists([entry_of(key, whole) for key in live], node.now))

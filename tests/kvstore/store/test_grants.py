@@ -1,0 +1,189 @@
+"""Which segments a client may write, and how they come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from moontide.kvstore.errors import InvalidRequest
+from moontide.kvstore.store import Revocation
+from moontide.kvstore.types import PutStatus, ReserveStatus
+from moontide.transfer.types import Instance
+
+from .conftest import SEGMENT_BYTES, Node
+
+HALF = SEGMENT_BYTES // 2
+A, B = Instance("a", 1, bytes(16)), Instance("b", 2, bytes(16))
+
+
+def segments_of(node: Node, owner: int, count: int, name: str) -> set[int]:
+    """Puts `count` halves of a segment through shared memory; the segments that were writable."""
+    segments = set()
+    for index in range(count):
+        reserved = node.reserve(owner, f"{name}{index}", HALF, shared_memory=True)
+        assert reserved.status is ReserveStatus.RESERVED
+        if reserved.writable:
+            segments.add(reserved.segment)
+        node.commit(owner, reserved, bytes(HALF))
+    return segments
+
+
+def test_client_writes_only_segments_granted_to_it(node: Node) -> None:
+    first, second = node.connect(A), node.connect(B)
+    one = node.reserve(first, "a", 100, shared_memory=True)
+    two = node.reserve(second, "b", 100, shared_memory=True)
+    plain = node.reserve(first, "c", 100)
+    assert len({one.segment, two.segment, plain.segment}) == 3
+    assert (one.writable, two.writable, plain.writable) == (True, True, False)
+    assert node.store.writable_descriptor(one.segment, A) > 0
+    for segment, client in ((one.segment, B), (two.segment, A), (plain.segment, A)):
+        with pytest.raises(InvalidRequest, match="not granted"):
+            node.store.writable_descriptor(segment, client)
+    with pytest.raises(InvalidRequest, match="there are 8"):
+        node.store.readable_descriptor(8)
+
+
+def test_connections_of_one_client_share_its_grants(node: Node) -> None:
+    first, second = node.connect(A), node.connect(A)
+    one = node.reserve(first, "a", 100, shared_memory=True)
+    assert node.reserve(second, "b", 100, shared_memory=True).segment == one.segment
+    node.store.disconnect(first, node.now)
+    assert node.store.writable_descriptor(one.segment, A) > 0
+
+
+def test_one_segment_is_kept_for_puts_through_the_socket(node: Node) -> None:
+    owner = node.connect(A)
+    assert len(segments_of(node, owner, 40, "a")) == 7
+    assert node.put(owner, "socket", bytes(SEGMENT_BYTES)) is ReserveStatus.RESERVED
+    assert node.store.stats(node.now).segments_granted == 7
+
+
+def test_client_without_a_grant_sends_its_bytes(node: Node) -> None:
+    """Where every segment is another's, space comes from the daemon's, to be filled by Write."""
+    first, second = node.connect(A), node.connect(B)
+    segments_of(node, first, 14, "a")
+    reserved = node.reserve(second, "b", 100, shared_memory=True)
+    assert (reserved.status, reserved.writable) == (ReserveStatus.RESERVED, False)
+    assert node.commit(second, reserved, bytes(100)).status is PutStatus.STORED
+
+
+def test_colder_client_is_asked_for_a_segment(node: Node) -> None:
+    first, second = node.connect(A), node.connect(B)
+    cold = segments_of(node, first, 14, "a")
+    node.now += 100
+    node.reserve(second, "b", 100, shared_memory=True)
+    (asked,) = node.store.take_revocations()
+    assert asked.client == A
+    assert asked.segment in cold
+    node.reserve(second, "c", 100, shared_memory=True)
+    assert node.store.take_revocations() == []
+    node.store.release_segment(*asked)
+    with pytest.raises(InvalidRequest, match="not granted"):
+        node.store.release_segment(*asked)
+    reserved = node.reserve(second, "d", HALF, shared_memory=True)
+    assert (reserved.writable, reserved.segment) == (True, asked.segment)
+
+
+def test_hotter_client_is_left_alone(node: Node) -> None:
+    first, second = node.connect(A), node.connect(B)
+    segments_of(node, second, 2, "b")
+    node.now += 100
+    segments_of(node, first, 12, "a")
+    segments_of(node, second, 2, "more")
+    assert node.store.take_revocations() == []
+
+
+def test_entries_outlive_the_client_that_wrote_them(node: Node) -> None:
+    owner = node.connect(A)
+    (segment,) = segments_of(node, owner, 2, "a")
+    node.store.client_exited(A)
+    reader = node.connect(B)
+    assert node.get(reader, "a0") == bytes(HALF)
+    stats = node.store.stats(node.now)
+    assert (stats.segments_granted, stats.segments_orphaned) == (0, 1)
+    with pytest.raises(InvalidRequest, match="not granted"):
+        node.store.writable_descriptor(segment, A)
+    node.check_idle(entries=2)
+
+
+def test_successor_takes_over_orphaned_segments_coldest_first(node: Node) -> None:
+    segments_of(node, node.connect(A), 14, "a")
+    node.now += 10
+    reader = node.connect(B)
+    node.get(reader, "a0")
+    node.store.client_exited(A)
+    node.now += 10
+    assert len(segments_of(node, reader, 12, "b")) == 6
+    assert node.has("a0", "a2", "a12") == [True, False, False]
+    assert node.store.stats(node.now).segments_orphaned == 1
+
+
+def test_orphaned_segment_with_a_pin_is_not_taken(node: Node) -> None:
+    segments_of(node, node.connect(A), 14, "a")
+    reader = node.connect(B)
+    ticket = node.pin(reader, "a3")
+    node.store.client_exited(A)
+    node.now += 10
+    segments_of(node, reader, 40, "b")
+    assert node.get(reader, "a3") == bytes(HALF)
+    node.store.unpin(reader, ticket)
+
+
+def test_empty_segment_of_a_client_that_is_gone_is_free(node: Node) -> None:
+    owner = node.connect(A)
+    node.reserve(owner, "a", 100, shared_memory=True)
+    node.store.client_exited(A)
+    assert node.store.stats(node.now).segments_free == 8
+    node.check_idle(entries=0)
+
+
+def test_r10_space_of_a_vanished_writer_waits_until_it_has_surely_stopped(node: Node) -> None:
+    for end in ("quiesced", "exited"):
+        owner = node.connect(A)
+        reserved = node.reserve(owner, end, HALF, shared_memory=True)
+        node.store.disconnect(owner, node.now)
+        stats = node.store.stats(node.now)
+        assert (stats.quarantined, stats.in_flight) == (1, 0)
+        assert stats.tiers["dram"].quarantined_bytes == HALF
+        again = node.connect(A)
+        other = node.reserve(again, "next", HALF, shared_memory=True)
+        assert (other.segment, other.offset) != (reserved.segment, reserved.offset)
+        node.store.abort(again, [other.slot], [other.generation])
+        if end == "quiesced":
+            node.store.client_quiesced(A)
+        else:
+            node.store.client_exited(A)
+        assert node.store.stats(node.now).quarantined == 0
+        node.check_idle(entries=0)
+
+
+def test_order_of_exit_and_disconnect_does_not_matter(node: Node) -> None:
+    owner = node.connect(A)
+    node.reserve(owner, "a", HALF, shared_memory=True)
+    node.store.client_exited(A)
+    node.store.disconnect(owner, node.now)
+    with pytest.raises(InvalidRequest, match="not connected"):
+        node.reserve(owner, "b", 1, shared_memory=True)
+    node.check_idle(entries=0)
+
+
+def test_released_segment_ends_what_was_being_written_there(node: Node) -> None:
+    owner = node.connect(A)
+    reserved = node.reserve(owner, "a", HALF, shared_memory=True)
+    node.store.release_segment(A, reserved.segment)
+    (put,) = node.store.commit(owner, [reserved.slot], [reserved.generation], [1], node.now)
+    assert put.status is PutStatus.FAILED
+    node.check_idle(entries=0)
+
+
+def test_daemon_takes_over_orphans_too(node: Node) -> None:
+    segments_of(node, node.connect(A), 14, "a")
+    node.store.client_exited(A)
+    node.now += 10
+    owner = node.connect(B)
+    for index in range(16):
+        assert node.put(owner, f"s{index}", bytes(HALF)) is ReserveStatus.RESERVED
+    assert all(node.has(*(f"s{index}" for index in range(16))))
+
+
+def test_revocation_names_client_and_segment() -> None:
+    assert Revocation(A, 3) == (A, 3)

@@ -1,0 +1,159 @@
+"""What an operator sees and may do: pages, explanations, evictions, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from moontide.kvstore.errors import InvalidRequest
+from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
+from moontide.kvstore.store import Evicted, EvictScope
+
+from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
+
+Chain = Callable[..., list[BlockKey]]
+(WHOLE,) = LAYOUT.whole()
+
+
+@pytest.fixture
+def filled(node: Node, chain: Chain) -> Node:
+    """Five strings of 100 bytes and a chain of three blocks in two shards."""
+    owner = node.connect()
+    for index in range(5):
+        node.put(owner, f"k/{index}", bytes(100))
+    namespace = node.store.open_namespace(namespace_named("w"))
+    node.put_blocks(owner, namespace, chain(3), TP2)
+    return node
+
+
+def test_pages_show_everything_once(filled: Node) -> None:
+    seen: list[str] = []
+    cursor = ""
+    for _ in range(10):
+        page = filled.store.list_blocks(
+            namespace=None, key_prefix=b"", limit=4, cursor=cursor, now=filled.now
+        )
+        seen += [entry.key + entry.shard for entry in page.entries]
+        cursor = page.cursor
+        if not cursor:
+            break
+    assert len(seen) == len(set(seen)) == 11
+    assert "s:k/4" in seen
+
+
+def test_pages_are_filtered(filled: Node) -> None:
+    def keys(namespace: bytes | None, prefix: bytes = b"") -> list[str]:
+        page = filled.store.list_blocks(
+            namespace=namespace, key_prefix=prefix, limit=100, cursor="", now=filled.now
+        )
+        return [entry.key for entry in page.entries]
+
+    assert len(keys(namespace_named("w").digest)) == 6
+    assert len(keys(b"")) == 5
+    assert keys(bytes(32)) == []
+    assert keys(None, b"k/1") == ["s:k/1"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "cursor", "message"),
+    [(0, "", "limit is 0"), (1001, "", "limit is 1001"), (1, "x", "cursor 'x'")],
+)
+def test_bad_pages_name_what_is_wrong(node: Node, limit: int, cursor: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        node.store.list_blocks(
+            namespace=None, key_prefix=b"", limit=limit, cursor=cursor, now=node.now
+        )
+
+
+def test_an_entry_is_described(filled: Node) -> None:
+    filled.now += 5
+    page = filled.store.list_blocks(
+        namespace=b"", key_prefix=b"k/0", limit=1, cursor="", now=filled.now
+    )
+    (entry,) = page.entries
+    assert (entry.key, entry.tier, entry.num_bytes, entry.pins) == ("s:k/0", "dram", 100, 0)
+    assert entry.idle_s == pytest.approx(5, abs=0.1)
+
+
+def test_explanations(filled: Node, chain: Chain) -> None:
+    owner = filled.connect()
+
+    def state(entry: EntryId) -> str:
+        return filled.store.explain(entry).state
+
+    assert state(string_entry_id("k/0")) == "committed"
+    filled.store.remove([string_entry_id("k/0")], filled.now)
+    assert state(string_entry_id("k/0")) == "dropped"
+    assert "removed by a user" in filled.store.explain(string_entry_id("k/0")).reason
+    assert state(string_entry_id("never")) == "unknown"
+    key = chain(1, "new")[0]
+    namespace = filled.store.open_namespace(namespace_named("w"))
+    filled.store.reserve_blocks(
+        owner, namespace, [key], b"", [WHOLE], shared_memory=False, now=filled.now
+    )
+    assert state(entry_of(key, WHOLE)) == "reserved"
+
+
+def test_dry_run_tells_what_an_eviction_takes(filled: Node, chain: Chain) -> None:
+    shard_bytes = 768  # three layers of one head
+    everything = Evicted(11, 5 * 128 + 6 * shard_bytes, 3 * 4)
+    scopes: list[tuple[EvictScope, Evicted]] = [
+        (EvictScope(), everything),
+        (EvictScope(strings_only=True), Evicted(5, 640, 0)),
+        (EvictScope(strings_only=True, num_bytes=129), Evicted(2, 256, 0)),
+        (EvictScope(namespace=namespace_named("w").digest), Evicted(6, 6 * shard_bytes, 12)),
+        (EvictScope(namespace=bytes(32)), Evicted(0, 0, 0)),
+        (EvictScope(key_prefix=b"k/3"), Evicted(1, 128, 0)),
+        (EvictScope(entries=(b"sk/1", b"sk/1", b"sx")), Evicted(1, 128, 0)),
+        (EvictScope(entries=(b"k" + chain(1)[0],)), Evicted(2, 2 * shard_bytes, 4)),
+        (EvictScope(older_than_s=10), Evicted(0, 0, 0)),
+    ]
+    for scope, expected in scopes:
+        assert filled.store.evict(scope, filled.now, True) == expected
+    filled.now += 11
+    assert filled.store.evict(EvictScope(older_than_s=10), filled.now, True) == everything
+    assert filled.store.evict(EvictScope(), filled.now, False) == everything
+    filled.check_idle(entries=0)
+
+
+def test_eviction_leaves_pinned_entries(filled: Node) -> None:
+    owner = filled.connect()
+    ticket = filled.pin(owner, "k/2")
+    assert filled.store.evict(EvictScope(strings_only=True), filled.now, False).entries == 4
+    assert filled.has("k/2") == [True]
+    filled.store.unpin(owner, ticket)
+
+
+def test_figures(filled: Node) -> None:
+    owner = filled.connect()
+    filled.get(owner, "k/0")
+    filled.get(owner, "absent")
+    stats = filled.store.stats(filled.now)
+    dram = stats.tiers["dram"]
+    assert dram.capacity_bytes == 8 * SEGMENT_BYTES
+    assert dram.used_bytes == 5 * 128 + 6 * 768
+    assert (dram.entries, dram.hits, dram.misses) == (11, 1, 1)
+    assert (dram.bytes_in, dram.bytes_out) == (500 + 6 * 768, 100)
+    assert (stats.clients, stats.namespaces, stats.segments, stats.segments_free) == (2, 1, 8, 7)
+    assert msgspec.json.decode(msgspec.json.encode(stats))["tiers"]["dram"]["entries"] == 11
+
+
+def test_audit_finds_what_is_wrong(filled: Node) -> None:
+    store = filled.store
+    counters = store._counters
+    counters.reserved_bytes += 1
+    assert store.audit().differences == ["reserved bytes: 0 by walking, 1 by account"]
+    counters.reserved_bytes -= 1
+    store._catalog.pins[1] += 1
+    assert any("slot 1" in difference for difference in store.audit().differences)
+    store._catalog.pins[1] -= 1
+    key = next(iter(store._catalog.committed))
+    slot = store._catalog.committed.pop(key)
+    assert any("keys lead to one" in difference for difference in store.audit().differences)
+    store._catalog.committed[key] = slot
+    segment = store._pool.segments[store._entries.segment_of(slot)]
+    segment.allocator.used_bytes += 64
+    assert len(store.audit().differences) == 2
+    segment.allocator.used_bytes -= 64
