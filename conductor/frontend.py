@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +42,19 @@ WRITE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request checked, tokenised and ready to be routed."""
+    """A prompt, tokenised for the model that is to answer it."""
 
     key: ModelKey
     model: Model
-    generation: Generation
     prompt: Tokenised
+
+
+@dataclass(slots=True)
+class Ended:
+    """How a request ended, for the metrics: ok, cut (its worker failed, or its client left, in the
+    middle of a stream), aborted (the client left), refused, failed."""
+
+    result: str = "aborted"
 
 
 class FrontEnd:
@@ -69,10 +77,14 @@ class FrontEnd:
         self.in_flight = 0
 
     async def completions(self, call: Call[CompletionRequest, None]) -> object:
-        return await self._answer(call, "completions", "cmpl", from_completion, CompletionReplies)
+        with self._admitted("completions") as ended:
+            generation = from_completion(call.body)
+            return await self._answer(call, generation, "cmpl", CompletionReplies, ended)
 
     async def chat(self, call: Call[ChatRequest, None]) -> object:
-        return await self._answer(call, "chat", "chatcmpl", from_chat, ChatReplies)
+        with self._admitted("chat") as ended:
+            generation = from_chat(call.body)
+            return await self._answer(call, generation, "chatcmpl", ChatReplies, ended)
 
     async def prepare(self, generation: Generation) -> Prepared:
         """Raises BadRequest, ModelUnknown, NoWorker, Overloaded."""
@@ -80,55 +92,60 @@ class FrontEnd:
         started = time.monotonic()
         prompt = await self._pool.tokenise(generation, model)
         self._metrics.tokenise.observe(time.monotonic() - started)
-        return Prepared(key, model, generation, prompt)
+        return Prepared(key, model, prompt)
+
+    @contextmanager
+    def _admitted(self, endpoint: str) -> Iterator[Ended]:
+        """Counts a request while it is open, and how it ended. Raises Overloaded."""
+        ended = Ended()
+        try:
+            if self.in_flight >= self._max_in_flight:
+                raise Overloaded(
+                    f"{self.in_flight} requests are being answered, the most allowed",
+                    retry_after_s=1.0,
+                )
+            self.in_flight += 1
+            try:
+                yield ended
+            finally:
+                self.in_flight -= 1
+        except HttpError as error:
+            ended.result = "refused" if error.status < 500 else "failed"
+            raise
+        finally:
+            self._metrics.requests.labels(endpoint=endpoint, result=ended.result).inc()
 
     async def _answer(
         self,
         call: Call[Any, None],
-        endpoint: str,
+        generation: Generation,
         id_prefix: str,
-        check: Callable[[Any], Generation],
         replies_of: Callable[[Shape], Replies],
-    ) -> object:
-        """Counts the request while it is open, and how it ended."""
+        ended: Ended,
+    ) -> web.StreamResponse:
         arrived_at = time.monotonic()
-        result = "aborted"
-        if self.in_flight >= self._max_in_flight:
-            self._metrics.requests.labels(endpoint=endpoint, result="refused").inc()
-            raise Overloaded(
-                f"{self.in_flight} requests are being answered, the most allowed", retry_after_s=1.0
-            )
-        self.in_flight += 1
-        try:
-            prepared = await self.prepare(check(call.body))
-            answer_id = f"{id_prefix}-{uuid.uuid4().hex}"
-            job = Job(
-                request_id=_given_request_id(call.http) or answer_id,
-                model=prepared.key,
-                prompt=prepared.prompt,
-                body=prepared.generation.body(prepared.model, prepared.prompt.token_ids),
-                arrived_at=arrived_at,
-            )
-            shape = Shape(
-                id=answer_id,
-                model=prepared.model.name,
-                created=now_seconds(),
-                includes_usage=prepared.generation.includes_usage,
-                gives_token_ids=prepared.generation.request.return_token_ids,
-            )
-            async with self._relay.answer(job) as answer:
-                if prepared.generation.streams:
-                    response = await _stream(call, answer, replies_of(shape))
-                else:
-                    response = await _plain(answer, replies_of(shape), shape)
-            result = "ok" if answer.is_complete else "cut"
-            return response
-        except HttpError as error:
-            result = "refused" if error.status < 500 else "failed"
-            raise
-        finally:
-            self.in_flight -= 1
-            self._metrics.requests.labels(endpoint=endpoint, result=result).inc()
+        prepared = await self.prepare(generation)
+        shape = Shape(
+            id=f"{id_prefix}-{uuid.uuid4().hex}",
+            model=prepared.model.name,
+            created=now_seconds(),
+            includes_usage=generation.includes_usage,
+            gives_token_ids=generation.request.return_token_ids,
+        )
+        job = Job(
+            request_id=_given_request_id(call.http) or shape.id,
+            model=prepared.key,
+            prompt=prepared.prompt,
+            body=generation.body(prepared.model, prepared.prompt.token_ids),
+            arrived_at=arrived_at,
+        )
+        async with self._relay.answer(job) as answer:
+            if generation.streams:
+                response = await _stream(call, answer, replies_of(shape))
+            else:
+                response = await _plain(answer, replies_of(shape), shape)
+        ended.result = "ok" if answer.is_complete else "cut"
+        return response
 
 
 async def _plain(answer: Answer, replies: Replies, shape: Shape) -> web.Response:

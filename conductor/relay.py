@@ -197,7 +197,7 @@ class Relay:
         return answer
 
     def _note_failure(self, job: Job, worker: Worker, failed: CallFailed) -> None:
-        self._metrics.retries.labels(cause=failed.failure).inc()
+        self._metrics.worker_failures.labels(cause=failed.failure).inc()
         if failed.failure is Failure.UNREACHABLE:
             worker.refused(str(failed))
         _log.warning(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from moontide.kvstore.keys import BlockKey
+from moontide.kvstore import BlockKey
 
 from .cluster.models import Model
 from .errors import Overloaded

@@ -27,6 +27,16 @@ from .events import KvEvent, SnapshotBegin
 from .keys import BLOCK_KEY_BYTES, BlockKey
 from .layout import SHARD_BYTES, KVLayout, Shard, reshard
 
+__all__ = [
+    "KvEvent",
+    "Phase",
+    "PrefixIndex",
+    "PrefixMatch",
+    "SnapshotBegin",
+    "StreamStatus",
+    "StreamView",
+]
+
 MAX_SHARDS = 1024
 """Most distinct shards of one namespace."""
 MAX_NAMESPACES = 4096

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from moontide.kvstore import BlockKey, Group, KVLayout, Namespace, block_keys
 from moontide.kvstore.errors import InvalidRequest
-from moontide.kvstore.keys import BlockKey, Namespace, block_keys
-from moontide.kvstore.layout import Group, KVLayout
 from moontide.kvstore.membership import WorkerRecord
 
 from ..template import ChatTemplate, TemplateRefused

@@ -12,8 +12,7 @@ import aiohttp
 import msgspec
 
 from moontide.kvstore.errors import InvalidRequest
-from moontide.kvstore.events import KvEvent, SnapshotBegin
-from moontide.kvstore.index import PrefixIndex, StreamStatus
+from moontide.kvstore.index import KvEvent, PrefixIndex, SnapshotBegin, StreamStatus
 
 from ..sse import Event, EventParser, EventTooLarge
 from ..upstream import CallFailed, WorkerCalls

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from moontide.kvstore import BlockKey
 from moontide.kvstore.index import Phase, PrefixIndex, PrefixMatch
-from moontide.kvstore.keys import BlockKey
 from moontide.kvstore.membership import Member, StoreRecord, WorkerRecord
 
 from ..errors import ModelUnknown, NoWorker
