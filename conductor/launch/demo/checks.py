@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .client import Reply
 from .prompts import BLOCK_TOKENS
 from .report import Case
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTraffic:
+    """What the store counted while a request ran."""
+
+    bytes_in: int
+    bytes_out: int
 
 
 def full_blocks(num_tokens: int) -> int:
@@ -25,30 +35,31 @@ def faults(
     reference: Reply,
     at_least: int,
     kv_token_bytes: int,
-    store_bytes_out: int,
+    store: StoreTraffic,
 ) -> list[str]:
     """What is wrong with a row; empty when it is right. `reference`: the same prompt computed cold;
     `at_least`: cached tokens expected."""
     found = []
+    prompt = reply.usage.prompt_tokens
     cached = reply.usage.prompt_tokens_details.cached_tokens
     if reply.text != reference.text:
         found.append(f"text {reply.text!r} differs from the cold run's {reference.text!r}")
     if case == "cold" and cached:
         found.append(f"{cached} tokens were cached, a cold run has none")
+    if case == "cold" and store.bytes_in < full_blocks(prompt) * kv_token_bytes:
+        found.append(f"the store took {store.bytes_in} B in for {full_blocks(prompt)} tokens")
     if case != "cold" and cached < at_least:
         found.append(f"{cached} tokens were cached, at least {at_least} are expected")
-    if cached % BLOCK_TOKENS or cached >= reply.usage.prompt_tokens:
+    if cached % BLOCK_TOKENS or cached >= prompt:
         found.append(f"{cached} cached tokens are no full blocks of the prompt")
     if sum(reply.evidence.cached_by_tier.values()) != cached:
         found.append(f"tiers {reply.evidence.cached_by_tier} do not add up to {cached} tokens")
     if reply.evidence.recomputed:
         found.append("a load failed and was recomputed")
-    return found + _tier_faults(case, reply, cached, kv_token_bytes, store_bytes_out)
+    return found + _tier_faults(case, reply, kv_token_bytes, store)
 
 
-def _tier_faults(
-    case: Case, reply: Reply, cached: int, kv_token_bytes: int, store_bytes_out: int
-) -> list[str]:
+def _tier_faults(case: Case, reply: Reply, kv_token_bytes: int, store: StoreTraffic) -> list[str]:
     """Whether the bytes came from where the row says."""
     wanted = {"dram": "dram", "colocated": "hbm"}.get(case)
     found = []
@@ -61,8 +72,8 @@ def _tier_faults(
                 f"{moved} B came from {tier}, {tokens} tokens are {tokens * kv_token_bytes} B"
             )
     from_dram = reply.evidence.cached_by_tier.get("dram", 0)
-    if store_bytes_out < from_dram * kv_token_bytes:
-        found.append(f"the store counted {store_bytes_out} B out for {from_dram} tokens from dram")
+    if store.bytes_out < from_dram * kv_token_bytes:
+        found.append(f"the store counted {store.bytes_out} B out for {from_dram} tokens from dram")
     if from_dram and not _layers_in_order(reply):
         found.append("the times of first layer, last layer and end of prefill are out of order")
     return found

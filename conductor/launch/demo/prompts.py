@@ -59,7 +59,7 @@ def first_turn(question: str) -> list[Message]:
 
 def second_turn(first: list[Message], answer: str, *, tokens_before: int) -> list[Message]:
     """The conversation goes on. `tokens_before`: those of the first prompt and its answer."""
-    text, _ = min(_FOLLOW_UPS, key=lambda choice: _distance(tokens_before + choice[1]))
+    text = _follow_up(tokens_before)
     return [*first, Message("assistant", answer), Message("user", text)]
 
 
@@ -74,8 +74,10 @@ def check_border(num_tokens: int) -> None:
         )
 
 
-def _distance(num_tokens: int) -> int:
-    """From the middle of the allowed tail."""
-    tail = num_tokens % BLOCK_TOKENS
-    middle = (1 + MAX_TAIL_TOKENS) // 2
-    return min(abs(tail - middle), BLOCK_TOKENS - abs(tail - middle))
+def _follow_up(tokens_before: int) -> str:
+    """The shortest that ends shortly after a border. One token of margin at both ends: an answer's
+    end token may or may not be counted among `tokens_before`."""
+    for text, tokens in _FOLLOW_UPS:
+        if 2 <= (tokens_before + tokens) % BLOCK_TOKENS < MAX_TAIL_TOKENS:
+            return text
+    raise AssertionError("the lengths of the follow-ups leave a gap")

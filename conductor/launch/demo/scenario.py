@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .checks import faults, full_blocks, tier_of
+from .checks import StoreTraffic, faults, full_blocks, tier_of
 from .client import Reply, chat
 from .prompts import Message, check_border, first_turn, second_turn
 from .report import Case, Row, RowEvidence
 from .services import Services
 
-_ANSWER_TOKENS = 32
+_ANSWER_TOKENS = 64  # enough to fill a block: the second turn shows that answers are kept too
+_SECOND_ANSWER_TOKENS = 24
 
 Say = Callable[[str], None]
 
@@ -54,11 +55,11 @@ class Scenario:
         tokens_before = cold.usage.prompt_tokens + cold.usage.completion_tokens
         second = second_turn(first, cold.text, tokens_before=tokens_before)
         self._say("waiting for the second turn")
-        reply, evidence = self._ask(second)
+        reply, evidence = self._ask(second, _SECOND_ANSWER_TOKENS)
         check_border(reply.usage.prompt_tokens)
         self._forget_everything()
         self._say("waiting for the second turn once more, cold, to compare")
-        reference, _ = self._ask(second)
+        reference, _ = self._ask(second, _SECOND_ANSWER_TOKENS)
         self._add(
             "second_turn",
             question,
@@ -68,10 +69,12 @@ class Scenario:
             at_least=tokens_before - services.block_tokens,
         )
 
-    def _ask(self, messages: list[Message]) -> tuple[Reply, RowEvidence]:
+    def _ask(
+        self, messages: list[Message], max_tokens: int = _ANSWER_TOKENS
+    ) -> tuple[Reply, RowEvidence]:
         """One request, with the store's counters around it."""
         before = self._services.dram()
-        reply = chat(self._url, self._services.model, messages, max_tokens=_ANSWER_TOKENS)
+        reply = chat(self._url, self._services.model, messages, max_tokens=max_tokens)
         self._services.settle()
         after = self._services.dram()
         evidence = RowEvidence(
@@ -105,7 +108,7 @@ class Scenario:
             reference=reference,
             at_least=at_least,
             kv_token_bytes=self._services.kv_token_bytes,
-            store_bytes_out=evidence.store_bytes_out,
+            store=StoreTraffic(evidence.store_bytes_in, evidence.store_bytes_out),
         )
         row = Row(
             case=case,

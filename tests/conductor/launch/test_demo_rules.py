@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from moontide.conductor.launch.demo.checks import faults, full_blocks
+from moontide.conductor.launch.demo.checks import StoreTraffic, faults, full_blocks
 from moontide.conductor.launch.demo.client import Evidence, PromptDetails, Reply, Usage
 from moontide.conductor.launch.demo.prompts import (
     BLOCK_TOKENS,
@@ -41,14 +41,21 @@ def reply(tier: str | None, **evidence: object) -> Reply:
     return Reply("text", 1.0, 10.0, Usage(PROMPT, 32, PromptDetails(cached)), told)
 
 
-def wrong(case: Case, got: Reply, *, at_least: int = CACHED, out: int = CACHED * KV_BYTES) -> str:
+def wrong(
+    case: Case,
+    got: Reply,
+    *,
+    at_least: int = CACHED,
+    into: int = CACHED * KV_BYTES,
+    out: int = CACHED * KV_BYTES,
+) -> str:
     found = faults(
         case,
         got,
         reference=reply(None),
         at_least=at_least,
         kv_token_bytes=KV_BYTES,
-        store_bytes_out=out,
+        store=StoreTraffic(into, out),
     )
     return "; ".join(found)
 
@@ -62,6 +69,7 @@ def test_right_rows_have_no_fault() -> None:
 
 def test_every_kind_of_wrong_row_is_found() -> None:
     assert "were cached, a cold run has none" in wrong("cold", reply("hbm"))
+    assert "the store took 5 B in for 1728 tokens" in wrong("cold", reply(None), into=5)
     assert "at least 1728" in wrong("dram", reply(None))
     assert "the tier was hbm, not dram" in wrong("dram", reply("hbm"))
     assert "the tier was dram, not hbm" in wrong("colocated", reply("dram"))
