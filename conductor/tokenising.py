@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from moontide.kvstore import BlockKey
 
@@ -60,17 +61,22 @@ class TokeniserPool:
                 f"{self._waiting} prompts wait to be tokenised, the most allowed", retry_after_s=1.0
             )
         self._waiting += 1
-        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
-        future.add_done_callback(self._ended)
-        done, _ = await asyncio.wait({future}, timeout=DEADLINE_SECONDS)
-        if not done:
-            future.cancel()
+        loop = asyncio.get_running_loop()
+        future = self._executor.submit(work)
+        future.add_done_callback(lambda _: _tell(loop, self._ended))
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
             raise Overloaded(
                 f"the prompt was not tokenised within {DEADLINE_SECONDS:g} s", retry_after_s=5.0
-            )
-        return future.result()
+            ) from error
 
-    def _ended(self, future: asyncio.Future[Any]) -> None:
+    def _ended(self) -> None:
+        """A thread is done with it, or it was given up before one began: its place is free."""
         self._waiting -= 1
-        if not future.cancelled():
-            future.exception()  # one that nobody waits for any more is no news
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop has ended: nobody counts any more
+        loop.call_soon_threadsafe(callback)

@@ -36,7 +36,8 @@ async def test_r21_one_that_takes_too_long_is_given_up_at_the_deadline(
     with TokeniserPool(threads=1, max_waiting=1) as pool:
         with pytest.raises(Overloaded, match=r"within 0\.05 s"):
             await pool.run(lambda: release.wait(20))
-        with pytest.raises(Overloaded, match="1 prompts wait"):  # it still holds its place
+        await asyncio.sleep(0.01)
+        with pytest.raises(Overloaded, match="1 prompts wait"):  # its thread is still busy
             await pool.run(lambda: None)
         release.set()
         monkeypatch.setattr(tokenising, "DEADLINE_SECONDS", 20.0)
@@ -48,6 +49,23 @@ async def test_r21_one_that_takes_too_long_is_given_up_at_the_deadline(
                 return False
 
         await until(free, "the place is free again")
+
+
+@in_loop
+async def test_one_that_was_given_up_before_a_thread_began_frees_its_place() -> None:
+    release, begun = threading.Event(), []
+    with TokeniserPool(threads=1, max_waiting=2) as pool:
+        first = asyncio.create_task(pool.run(lambda: release.wait(20)))
+        second = asyncio.create_task(pool.run(lambda: begun.append(1)))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait({second})
+        await asyncio.sleep(0)
+        third = asyncio.create_task(pool.run(lambda: "third"))
+        release.set()
+        assert await first
+        assert await third == "third"
+        assert begun == []
 
 
 @in_loop
