@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 CloseReason = Literal["closed", "malformed", "stalled", "denied", "exited", "error", "shutdown"]
-RefuseReason = Literal["clients", "descriptors"]
+RefuseReason = Literal["clients", "accept"]
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import socket
@@ -20,7 +19,7 @@ MAX_SOCKET_PATH_BYTES = 107
 BACKLOG = 512
 ACCEPTS_PER_TURN = 32
 RETRY_SECONDS = 0.5
-"""Pause after running out of descriptors: accepting at once again would only spin."""
+"""Pause after a failed accept (out of descriptors): trying again at once would only spin."""
 
 
 class UnixListener:
@@ -64,12 +63,12 @@ class Acceptor:
         *,
         loop: asyncio.AbstractEventLoop,
         on_connection: Callable[[socket.socket], None],
-        on_no_descriptors: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         self._listener = listener
         self._loop = loop
         self._on_connection = on_connection
-        self._on_no_descriptors = on_no_descriptors
+        self._on_failure = on_failure
         self._retry: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         loop.add_reader(listener.fileno(), self._accept)
@@ -86,16 +85,14 @@ class Acceptor:
                 connection, _address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    raise
+            except OSError as error:  # out of descriptors or memory: others must end first
                 self._pause(error)
                 return
             self._on_connection(connection)
 
     def _pause(self, error: OSError) -> None:
         logger.warning("accepting paused error=%s", error.strerror)
-        self._on_no_descriptors()
+        self._on_failure()
         self._loop.remove_reader(self._listener.fileno())
         self._retry = self._loop.call_later(RETRY_SECONDS, self._resume)
 

@@ -59,7 +59,7 @@ class DataServer:
                 listener,
                 loop=self._loop,
                 on_connection=self._take,
-                on_no_descriptors=self._count_no_descriptors,
+                on_failure=self._count_failed_accept,
             )
         )
 
@@ -93,8 +93,8 @@ class DataServer:
         self._sessions.add(session)
         session.start()
 
-    def _count_no_descriptors(self) -> None:
-        self._counters.refused["descriptors"] += 1
+    def _count_failed_accept(self) -> None:
+        self._counters.refused["accept"] += 1
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)

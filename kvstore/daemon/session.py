@@ -4,8 +4,9 @@
       └──Hello refused: Failure is sent, then──► CLOSING ──sent──► CLOSED
 
 Bounds: a turn takes TURN_SECONDS of the loop before others get theirs; a client that does not read
-its replies is not read from beyond OUTPUT_HIGH bytes; waits are counted. Whatever the connection
-held ends with it.
+its replies is not read from beyond OUTPUT_HIGH bytes; what is received and not yet used is at most
+one frame head (and before the greeting GREETING_BODY_BYTES); waits are counted. Whatever the
+connection held ends with it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -414,3 +416,37 @@ def test_the_stats_message_is_the_body_of_the_rest_route(
         assert told.keys() == admin.stats().keys()
         assert told["instance"] == daemon.instance
         assert told["connections"] == 1
+
+
+def test_a_granted_segment_is_asked_back_when_others_need_room(
+    store_daemon: StartStore,
+) -> None:
+    daemon = store_daemon()
+    admin = Admin(daemon.admin, daemon.token)
+    largest = 4 << 20
+    with (
+        local_client(daemon.socket) as holder,
+        remote_client(daemon.listen or "", daemon.token) as other,
+    ):
+        granted = set()
+        for index in range(20):
+            answer = holder.call(wire.Reserve([entry_id(f"h{index}")], [largest]))
+            status, slot, generation, segment, _, writable = answer.message.results[0]
+            if status == ReserveStatus.RESERVED and writable:
+                granted.add(segment)
+            holder.call(wire.Commit([slot], [generation], [1]))
+        assert admin.stats()["segments_granted"] == len(granted)
+        revoked = None
+        deadline = time.monotonic() + 10
+        holder.socket.settimeout(0.2)
+        while revoked is None:
+            assert time.monotonic() < deadline
+            other.put(f"o{time.monotonic()}", bytes(largest))
+            with contextlib.suppress(TimeoutError):
+                revoked = holder.receive()
+        assert revoked.request_id == 0
+        assert revoked.message.segment in granted
+        holder.socket.settimeout(10)
+        before = admin.stats()["segments_granted"]
+        holder.call_among(wire.ReleaseSegment(revoked.message.segment))
+        assert admin.stats()["segments_granted"] == before - 1
