@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from ..errors import Conflict, StoreError
+from .file import boottime
 from .records import Membership, Record, Registration
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Keeper:
         record: Record,
         *,
         ttl_s: float = DEFAULT_TTL_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boottime,
     ) -> None:
         self._membership = membership
         self._record = record
@@ -49,7 +49,6 @@ class Keeper:
     def update(self, record: Record) -> None:
         """Tell something else from now on; same id and instance."""
         self._record = record
-        self._registration = None
         self._changed.set()
 
     async def close(self) -> None:
@@ -83,17 +82,18 @@ class Keeper:
     async def _renew(self) -> None:
         registration = self._registration
         asked_at = self._clock()
-        if registration is not None and await asyncio.to_thread(
-            self._membership.renew, registration
+        if (
+            registration is not None
+            and registration.record == self._record
+            and await asyncio.to_thread(self._membership.renew, registration)
         ):
             self._held_until = asked_at + self._ttl_s
-            return
-        await self._register()
+        else:
+            await self._register()
 
     async def _register(self) -> None:
-        record = self._record
         asked_at = self._clock()
-        registration = await asyncio.to_thread(self._membership.register, record, self._ttl_s)
+        self._registration = await asyncio.to_thread(
+            self._membership.register, self._record, self._ttl_s
+        )
         self._held_until = asked_at + self._ttl_s
-        if record is self._record:
-            self._registration = registration
