@@ -127,7 +127,7 @@ def test_r13_at_rest_used_bytes_are_the_live_entries(
     daemon: StoreProcess, admin: Admin, seed: int
 ) -> None:
     with contextlib.closing(Workload(daemon, seed)) as workload:
-        workload.run(3000)
+        workload.run(2000)
     wait_until(lambda: admin.stats()["connections"] == 0)
     wait_until(lambda: admin.stats()["tickets"] == 0)
     wait_until(lambda: admin.stats()["in_flight"] == 0)

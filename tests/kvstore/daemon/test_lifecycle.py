@@ -1,8 +1,9 @@
-"""Starts that cannot work end in one clear line; stops are prompt and leave nothing (R24, R28, R64,
-R70, R76)."""
+"""Starts that cannot work end in one clear line; stops are prompt and leave nothing (R12, R18, R24,
+R28, R64, R67, R70, R76)."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import signal
@@ -228,3 +229,45 @@ def test_r28_a_stop_is_prompt_clean_and_leaves_no_files(
     assert not daemon.socket.exists()
     assert not (daemon.data_dir / "store.json").exists()
     assert "Traceback" not in daemon.log.read_text()
+
+
+# -- memory that outlives things ----------------------------------------------------
+
+
+def test_r12_a_reader_attached_to_a_killed_daemon_keeps_its_bytes(
+    store_daemon: StartStore,
+) -> None:
+    daemon = store_daemon()
+    value = os.urandom(100_000)
+    with local_client(daemon.socket) as client:
+        client.put("a", value)
+        place = client.call(wire.Lookup([entry_id("a")], pin_s=0)).message.found[0]
+        segment, offset = place[2], place[3]
+        answer = client.call(wire.MapSegment(segment))
+        memory = mmap.mmap(answer.descriptors[0], answer.message.num_bytes, access=mmap.ACCESS_READ)
+        daemon.restart()
+        with local_client(daemon.socket) as other:
+            for index in range(16):  # the new daemon's whole pool
+                other.put(f"k{index}", b"\xff" * (4 << 20))
+        assert memory[offset : offset + len(value)] == value
+        memory.close()
+
+
+def test_r67_attached_processes_that_die_leave_nothing_in_dev_shm(
+    store_daemon: StartStore,
+) -> None:
+    before = sorted(os.listdir("/dev/shm"))
+    daemon = store_daemon()
+    with local_client(daemon.socket) as client:
+        client.put("a", b"value")
+        for _ in range(3):
+            child = os.fork()
+            if not child:
+                with local_client(daemon.socket) as attached:
+                    attached.call(wire.MapSegment(0))
+                    os.kill(os.getpid(), signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert client.get("a") == b"value"
+    assert sorted(os.listdir("/dev/shm")) == before
+    daemon.kill()
+    assert sorted(os.listdir("/dev/shm")) == before

@@ -167,6 +167,23 @@ def test_an_aborted_reservation_leaves_nothing(client: RawClient, admin: Admin) 
     admin.check_at_rest()
 
 
+def test_r15_a_pin_released_twice_or_by_another_is_refused_and_counted(
+    client: RawClient, daemon: StoreProcess, admin: Admin
+) -> None:
+    client.put("a", b"value")
+    look = wire.Lookup([entry_id("a")], pin_s=0)
+    mine, kept = (client.call(look).message.ticket for _ in range(2))
+    before = admin.stats()["double_releases"]
+    with local_client(daemon.socket) as other:
+        assert failure(other.call(wire.Unpin(mine))) == "invalid_request"
+    assert client.call(wire.Unpin(mine)).message == wire.Ok()
+    assert failure(client.call(wire.Unpin(mine))) == "invalid_request"
+    stats = admin.stats()
+    assert (stats["double_releases"], stats["pins"]) == (before + 2, 1)
+    client.call(wire.Unpin(kept))
+    admin.check_at_rest()
+
+
 def test_bad_arguments_are_told_and_the_connection_goes_on(client: RawClient) -> None:
     nan = float("nan")
     for message, payload in (
