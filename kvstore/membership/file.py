@@ -2,12 +2,12 @@
 
 Leases are in CLOCK_BOOTTIME together with the boot id, so a step of the wall clock changes nothing
 and a file left by an earlier boot is dead. Files are replaced atomically and read without a lock;
-whoever changes something holds `lock` (flock), which the kernel drops with its holder."""
+whoever changes something holds `lock` (flock), which the kernel drops with its holder. Who was
+killed is known by a cut lifeline before the lease runs out."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
@@ -21,6 +21,7 @@ import msgspec
 from moontide.transfer.types import boot_id
 
 from ..errors import StoreTimeout
+from .lifelines import Lifelines, try_lock
 from .records import Member, Record, Registration, kind_of
 from .validate import MAX_MEMBERS, MAX_TTL_S, check_registration, check_room, taken
 
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 _FORMAT = 1
 _SUFFIX = ".member"
+_LIFELINE = ".alive"
 _LOCK = "lock"
 _REVISION = "revision"
 _DRAFT = ".draft-"
@@ -64,6 +66,7 @@ class FileMembership:
         self._clock = clock
         self._boot = boot
         self._reported: set[str] = set()
+        self._lifelines = Lifelines()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def register(self, record: Record, ttl_s: float) -> Registration:
@@ -75,10 +78,11 @@ class FileMembership:
             holder = self._live(files.get(path), now)
             if holder is None:
                 check_room(sum(self._live(file, now) is not None for file in files.values()))
-            elif holder.record.instance != record.instance:
+            elif holder.record.instance != record.instance and not self._is_dead(path):
                 raise taken(record, holder.record, holder.expires - now)
             revision = self._next_revision(files.values())
             self._write(path, record, revision, now + ttl_s)
+            self._lifelines.hold(path.with_suffix(_LIFELINE))
             return Registration(record, revision, ttl_s)
 
     def renew(self, registration: Registration) -> bool:
@@ -97,6 +101,7 @@ class FileMembership:
             held = self._read(path)
             if held is not None and held.revision == registration.revision:
                 path.unlink(missing_ok=True)
+                self._lifelines.release(path.with_suffix(_LIFELINE))
 
     def members(self) -> list[Member]:
         now = self._clock()
@@ -105,6 +110,9 @@ class FileMembership:
         return [Member(file.record, file.revision) for file in live]
 
     # -- files ------------------------------------------------------------------------
+
+    def _is_dead(self, path: Path) -> bool:
+        return self._lifelines.is_cut(path.with_suffix(_LIFELINE))
 
     def _path(self, record: Record) -> Path:
         return self._directory / f"{kind_of(record)}-{quote(record.id, safe='')}{_SUFFIX}"
@@ -122,7 +130,7 @@ class FileMembership:
         except FileNotFoundError:  # wiped while we run: everybody registers again
             return []
         for name in names:
-            if name in (_LOCK, _REVISION) or name.startswith(_DRAFT):
+            if name in (_LOCK, _REVISION) or name.startswith(_DRAFT) or name.endswith(_LIFELINE):
                 continue
             path = self._directory / name
             file = self._read(path) if name.endswith(_SUFFIX) else None
@@ -188,7 +196,7 @@ class FileMembership:
         descriptor = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             deadline = time.monotonic() + _LOCK_SECONDS
-            while not _try_lock(descriptor):
+            while not try_lock(descriptor):
                 if time.monotonic() > deadline:
                     raise StoreTimeout(
                         f"{self._directory / _LOCK} was held by another process for "
@@ -205,11 +213,3 @@ class FileMembership:
         left over."""
         for draft in self._directory.glob(f"{_DRAFT}*"):
             draft.unlink(missing_ok=True)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -202,9 +202,10 @@ sys.stdin.readline()
 membership.register(record("own-" + sys.argv[2]), 60)
 try:
     membership.register(record("shared"), 60)
-    print("won")
+    print("won", flush=True)
 except Conflict:
-    print("lost")
+    print("lost", flush=True)
+sys.stdin.readline()
 """
 
 
@@ -225,11 +226,34 @@ def test_processes_share_a_directory_and_one_gets_the_name(directory: Path) -> N
         assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
-    told = [child.communicate(timeout=30)[0].strip() for child in children]
+    told = [child.stdout.readline().strip() for child in children if child.stdout is not None]
     assert sorted(told) == ["lost", "lost", "won"]
     members = FileMembership(directory).members()
     assert [m.record.id for m in members] == ["own-0", "own-1", "own-2", "shared"]
     assert len({m.revision for m in members}) == 4
+    for child in children:
+        child.communicate("end\n", timeout=30)
+
+
+def test_r59_a_killed_holder_is_taken_over_before_its_lease_ends(directory: Path) -> None:
+    membership = FileMembership(directory)
+    with subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(directory), "killed"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdin.write("go\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == "ready\n"
+        assert holder.stdout.readline() == "won\n"
+        with pytest.raises(Conflict):
+            membership.register(store("shared"), TTL_S)
+        holder.kill()
+    membership.register(store("shared"), TTL_S)
+    assert len([m for m in membership.members() if m.record.id == "shared"]) == 1
 
 
 def test_a_holder_killed_with_the_lock_blocks_nobody(directory: Path) -> None:
@@ -348,7 +372,12 @@ def test_r47_fifty_restarts_leave_one_record(directory: Path, clock: Clock) -> N
         (directory / f".draft-{number}").write_bytes(b"killed while writing")
         clock.now += TTL_S
     membership.register(store(instance="last"), TTL_S)
-    assert sorted(os.listdir(directory)) == ["lock", "revision", "store-node-0.member"]
+    assert sorted(os.listdir(directory)) == [
+        "lock",
+        "revision",
+        "store-node-0.alive",
+        "store-node-0.member",
+    ]
 
 
 @pytest.mark.parametrize("address", ["", "file:", "files:/x", "memory:x", "/x", "etcd://h:1"])
