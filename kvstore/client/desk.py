@@ -102,6 +102,8 @@ class JobDesk:
         self._jobs.pop(job.id, None)
         with self._changed:
             self._num_open -= 1
+            if not self._num_open:
+                self._changed.notify_all()
 
     def _begin(self, job: Job) -> None:
         self._jobs[job.id] = job

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from moontide.transfer.errors import TransferError
+
 from .. import wire
 from ..errors import (
     ForkedClient,
@@ -89,19 +91,20 @@ class Link:
     ) -> None:
         """Adds the segment's mapping to `attachment`. Raises StoreUnavailable when another daemon
         answers by now."""
-        with self._held(deadline):
-            answer = self._exchange(wire.MapSegment(segment, writable), deadline)
-            reply = answer.reply
-            assert self._connection is not None
-            if not isinstance(reply, wire.SegmentReply):
-                raise StoreUnavailable(f"the store answered MapSegment with {reply!r}")
-            descriptor = self._connection.reader.take_descriptor()
-            if writable:
-                answer.attachment.add_granted(segment, descriptor, reply.num_bytes)
-            else:
-                answer.attachment.add_readable(segment, descriptor, reply.num_bytes)
-        if answer.attachment is not attachment:
-            raise StoreUnavailable("another store answers at this address now; try again")
+        try:
+            with self._held(deadline):
+                connection, current = self._ready(deadline)
+                if current is not attachment:
+                    raise StoreUnavailable("another store answers at this address now; try again")
+                reply = self._exchange(wire.MapSegment(segment, writable), deadline).reply
+                assert isinstance(reply, wire.SegmentReply)
+                descriptor = connection.reader.take_descriptor()
+                if writable:
+                    attachment.add_granted(segment, descriptor, reply.num_bytes)
+                else:
+                    attachment.add_readable(segment, descriptor, reply.num_bytes)
+        except (ConnectionLost, TransferError) as error:
+            raise StoreUnavailable(f"segment {segment} could not be mapped: {error}") from error
 
     def release_segments(self, segments: Sequence[int], deadline: Deadline) -> None:
         """Gives unmapped segments back. Never raises a StoreError: the daemon takes back what it

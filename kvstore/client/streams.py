@@ -95,6 +95,7 @@ class BlockWriter:
         self._jobs = jobs
         self._deadline = deadline
         self._result = Waiter()
+        self._ended = False  # committed or aborted
         self.failed_blocks: tuple[int, ...] = ()
         jobs.desk.wait_attached(deadline)
         self._store: StoreHandle = jobs.begin_store(
@@ -117,6 +118,7 @@ class BlockWriter:
     def commit(self) -> JobResult:
         """Raises InvalidRequest before the last layer, and what ended the store."""
         self._jobs.commit(self._store)
+        self._ended = True
         result = self._result.wait(self._deadline.remaining())
         raise_unless_done(result)
         self.failed_blocks = result.failed_blocks
@@ -124,6 +126,7 @@ class BlockWriter:
 
     def abort(self) -> None:
         """Gives the space back, and returns once no copy runs."""
+        self._ended = True
         self._jobs.abort(self._store)
         self._result.wait(self._deadline.remaining())
 
@@ -131,7 +134,7 @@ class BlockWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if kind is None:
-            self.commit()
-        else:
+        if kind is not None:
             self.abort()
+        elif not self._ended:
+            self.commit()

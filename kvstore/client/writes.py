@@ -32,7 +32,8 @@ class RunningWrites:
 
     @contextmanager
     def of(self, connection: int) -> Iterator[None]:
-        """Raises StoreUnavailable when the connection has ended."""
+        """Raises StoreUnavailable when the connection has ended. Only for the copy itself: a new
+        connection waits for its end, so a request made within would wait for ever."""
         with self._changed:
             if connection not in self._live:
                 raise StoreUnavailable("the connection that reserved the space is gone; try again")

@@ -18,7 +18,6 @@ from .. import wire
 from ..errors import InvalidRequest, StoreError, StoreUnavailable
 from ..keys import EntryId
 from ..types import IfExists, PutResult, PutStatus, ReserveStatus
-from .attachment import Attachment
 from .batches import batches
 from .deadline import Deadline, check_timeout
 from .link import Answer, Link
@@ -164,24 +163,19 @@ class Writer:
             message = wire.Write(space.slot, space.generation, 0)
             self._link.act_on(answer.connection, message, deadline, [value])
             return checksum(value)
-        with self._writes.of(answer.connection):
-            segment = self._granted(answer.attachment, space.segment, deadline)
+        attachment = answer.attachment
+        if not attachment.is_granted(space.segment):
+            self._on_grant()
+            self._link.map_segment(attachment, space.segment, deadline, writable=True)
+        with self._writes.of(answer.connection):  # in which no request may be made
+            segment = attachment.begin_write(space.segment)
+            if segment is None:
+                raise StoreUnavailable(f"segment {space.segment} was taken back; try again")
             try:
                 target = segment[space.offset : space.offset + len(value)]
                 return copy_and_checksum(target, value)
             finally:
-                answer.attachment.end_write(space.segment)
-
-    def _granted(self, attachment: Attachment, segment: int, deadline: Deadline) -> memoryview:
-        """The segment's bytes, held until `end_write`."""
-        mapped = attachment.begin_write(segment)
-        if mapped is None:
-            self._on_grant()
-            self._link.map_segment(attachment, segment, deadline, writable=True)
-            mapped = attachment.begin_write(segment)
-        if mapped is None:
-            raise StoreUnavailable(f"segment {segment} was taken back during a put; try again")
-        return mapped
+                attachment.end_write(space.segment)
 
     def _abort(
         self, answer: Answer, slots: list[int], generations: list[int], deadline: Deadline

@@ -126,3 +126,9 @@ class Scribbler:
 
     def close(self) -> None:
         self.connection.close()
+
+    def __enter__(self) -> Scribbler:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

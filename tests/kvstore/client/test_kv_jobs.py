@@ -1,0 +1,522 @@
+"""KV blocks: stored layer by layer, found by prefix, loaded verified; by jobs and by streams."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+import xxhash
+
+from moontide.kvstore import (
+    BlockStore,
+    Corrupt,
+    Group,
+    InvalidRequest,
+    JobStatus,
+    KVLayout,
+    LayoutMismatch,
+    Namespace,
+    PrefixHit,
+    ReserveStatus,
+    Shard,
+    StoreClient,
+    StoreTimeout,
+    ViewExpired,
+    kv_entry_id,
+    wire,
+)
+
+from ...store_process import StartStore, StoreProcess
+from .helpers import (
+    LAYOUT,
+    NAMESPACE,
+    SECONDS,
+    Scribbler,
+    block_bytes,
+    check_prompt,
+    client_of,
+    result_of,
+    wait_until,
+    write_prompt,
+)
+
+TOKENS = range(100)  # six full blocks of 16
+
+
+@pytest.fixture(scope="module")
+def daemon(module_store_daemon: StartStore) -> StoreProcess:
+    return module_store_daemon("--dram", "32MiB", "--segment", "4MiB")
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def client(request: pytest.FixtureRequest, daemon: StoreProcess) -> Iterator[StoreClient]:
+    with client_of(daemon, request.param) as client:
+        client.clear()
+        yield client
+        wait_until(lambda: client.stats()["in_flight"] == 0)
+
+
+@pytest.fixture
+def kv(client: StoreClient) -> Iterator[BlockStore]:
+    with client.kv(NAMESPACE) as kv:
+        yield kv
+
+
+def layers_of(kv: BlockStore, keys: Sequence[bytes]) -> list[list[bytes]]:
+    """Content of every layer, block by block."""
+    return [
+        [block_bytes(key, layer, kv.layer_bytes(layer)) for key in keys]  # type: ignore[arg-type]
+        for layer in range(kv.num_layers)
+    ]
+
+
+def buffers_for(kv: BlockStore, layers: Sequence[int], num_blocks: int) -> list[list[bytearray]]:
+    return [[bytearray(kv.layer_bytes(layer)) for _ in range(num_blocks)] for layer in layers]
+
+
+# -- store, find, load ------------------------------------------------------------
+
+
+def test_an_engine_stores_finds_and_loads_by_jobs(kv: BlockStore) -> None:
+    keys = kv.keys(TOKENS)
+    content = layers_of(kv, keys)
+    store = kv.begin_store(TOKENS, deadline_s=SECONDS)
+    jobs = [
+        kv.submit_store(store, layer, content[layer], deadline_s=SECONDS)
+        for layer in range(kv.num_layers)
+    ]
+    jobs.append(kv.commit(store))
+    assert select.select([kv], [], [], SECONDS)[0]
+    results = []
+    wait_until(lambda: results.extend(kv.poll()) or len(results) == len(jobs))
+    assert [result.job for result in results] == jobs
+    assert {result.status for result in results} == {JobStatus.DONE}
+    assert store.statuses == (ReserveStatus.RESERVED,) * 6
+    assert not select.select([kv], [], [], 0)[0]
+
+    hit = result_of(kv, kv.submit_lookup(TOKENS, deadline_s=SECONDS)).hit
+    assert hit is not None
+    assert (hit.num_tokens, hit.blocks, hit.tiers) == (96, tuple(keys), ("dram",) * 6)
+    layers, blocks = [3, 0], [5, 2]
+    buffers = buffers_for(kv, layers, len(blocks))
+    job = kv.submit_load(hit.ticket, layers, buffers, blocks=blocks, deadline_s=SECONDS)
+    assert result_of(kv, job).status is JobStatus.DONE
+    assert buffers == [[content[layer][block] for block in blocks] for layer in layers]
+    kv.release(hit.ticket)
+
+
+def test_r03_only_full_blocks_are_stored_and_found(kv: BlockStore) -> None:
+    write_prompt(kv, TOKENS)
+    for length in (15, 16, 17, 31, 32, 33, 95, 96, 97):
+        expected = length // 16 * 16
+        assert kv.lookup(TOKENS[:length]).num_tokens == expected
+        longer = [*TOKENS[:length], *range(5000, 5040)]
+        assert kv.lookup(longer).num_tokens == expected
+
+
+def test_nothing_is_found_before_the_commit_nor_after_an_abort(kv: BlockStore) -> None:
+    content = layers_of(kv, kv.keys(TOKENS))
+    store = kv.begin_store(TOKENS, deadline_s=SECONDS)
+    for layer in range(kv.num_layers):
+        job = kv.submit_store(store, layer, content[layer], deadline_s=SECONDS)
+        assert result_of(kv, job).status is JobStatus.DONE
+    assert kv.lookup(TOKENS).num_tokens == 0
+    kv.abort(store)
+    assert result_of(kv, store.job).status is JobStatus.CANCELLED
+    assert kv.lookup(TOKENS).num_tokens == 0
+    with kv.writer(TOKENS) as writer:
+        writer.layer(0, content[0])
+        writer.abort()
+    assert kv.lookup(TOKENS).num_tokens == 0
+
+
+def test_blocks_that_are_there_are_not_written_again(kv: BlockStore) -> None:
+    write_prompt(kv, TOKENS[:48])
+    store = kv.begin_store(TOKENS, deadline_s=SECONDS)
+    wait_until(lambda: store.statuses is not None)
+    assert store.statuses == (ReserveStatus.EXISTS,) * 3 + (ReserveStatus.RESERVED,) * 3
+    for layer, content in enumerate(layers_of(kv, kv.keys(TOKENS))):
+        sources = [None, None, None, *content[3:]]
+        kv.submit_store(store, layer, sources, deadline_s=SECONDS)
+    result = result_of(kv, kv.commit(store))
+    assert (result.status, result.failed_blocks) == (JobStatus.DONE, ())
+    assert check_prompt(kv, TOKENS) == 96
+    write_prompt(kv, TOKENS)  # all there: nothing to do
+    write_prompt(kv, [*TOKENS[:96], *range(32)], first_block=6)
+    assert check_prompt(kv, [*TOKENS[:96], *range(32)]) == 128
+
+
+def test_extras_and_namespaces_keep_blocks_apart(client: StoreClient, kv: BlockStore) -> None:
+    write_prompt(kv, TOKENS)
+    assert kv.lookup(TOKENS, extra=[(20, "image")]).num_tokens == 16
+    with client.kv(replace(NAMESPACE, salt="other")) as other:
+        assert other.lookup(TOKENS).num_tokens == 0
+    assert not set(kv.keys(TOKENS)) & set(other.keys(TOKENS))
+
+
+# -- parts, shards, layouts -----------------------------------------------------------
+
+
+def test_r05_a_prefix_ends_at_the_first_block_with_a_part_missing(
+    daemon: StoreProcess, client: StoreClient, kv: BlockStore
+) -> None:
+    halves = [Shard(0, (0, 4), (0, 2)), Shard(0, (0, 4), (2, 4))]
+    with client.kv(NAMESPACE, shard=halves) as split:
+        write_prompt(split, TOKENS)
+        assert kv.lookup(TOKENS).num_tokens == split.lookup(TOKENS).num_tokens == 96
+        keys = kv.keys(TOKENS)
+        with Scribbler(daemon) as remover:
+            message = wire.Remove([kv_entry_id(keys[3], halves[1])])
+            assert remover.request(message) == wire.CountReply(1)
+        assert kv.lookup(TOKENS).num_tokens == split.lookup(TOKENS).num_tokens == 48
+        with client.kv(NAMESPACE, shard=halves[0]) as first:
+            assert first.lookup(TOKENS).num_tokens == 96  # this part is complete
+        with client.kv(NAMESPACE, shard=halves[1]) as second:
+            assert second.lookup(TOKENS).num_tokens == 48
+
+
+@pytest.mark.parametrize(("writers", "readers"), [(1, 1), (2, 1), (1, 4), (4, 2), (2, 4)])
+def test_blocks_written_at_one_tp_are_read_at_another(
+    client: StoreClient, writers: int, readers: int
+) -> None:
+    def shards(count: int) -> list[Shard]:
+        step = 4 // count
+        return [Shard(0, (0, 4), (start, start + step)) for start in range(0, 4, step)]
+
+    whole = client.kv(NAMESPACE)
+    head_bytes = whole.layer_bytes(0) // 4
+    content = layers_of(whole, whole.keys(TOKENS))
+
+    def part(shard: Shard, layer: int) -> list[bytes]:
+        low, high = (head * head_bytes for head in shard.kv_heads)
+        return [block[low:high] for block in content[layer]]
+
+    for shard in shards(writers):
+        with client.kv(NAMESPACE, shard=shard) as rank, rank.writer(TOKENS) as writer:
+            for layer in range(4):
+                writer.layer(layer, part(shard, layer))
+    for shard in shards(readers):
+        with client.kv(NAMESPACE, shard=shard) as rank, rank.reader(TOKENS) as reader:
+            assert reader.num_tokens == 96
+            for layer in range(4):
+                assert reader.layer(layer) == part(shard, layer)
+    whole.close()
+
+
+def test_ranks_of_a_pipeline_store_their_own_layers(client: StoreClient, kv: BlockStore) -> None:
+    for start in (0, 2):
+        with client.kv(NAMESPACE, shard=Shard(0, (start, start + 2), (0, 4))) as rank:
+            assert rank.num_layers == 2
+            write_prompt(rank, TOKENS, layer_offset=start)
+    assert check_prompt(kv, TOKENS) == 96
+
+
+def test_two_groups_are_two_parts_of_a_block(client: StoreClient) -> None:
+    layout = KVLayout(
+        (
+            Group("full", 2, 4, 8, "float16"),
+            Group("window", 3, 2, 16, "float16", v_head_dim=8, window_tokens=32),
+            Group("latent", 1, 1, 24, "bfloat16"),
+        )
+    )
+    namespace = Namespace(weights_id="2", layout=layout, tokenizer_digest="t", block_tokens=16)
+    with client.kv(namespace) as kv:
+        assert kv.num_layers == 6
+        assert [kv.layer_bytes(layer) for layer in range(6)] == [2048] * 2 + [1536] * 3 + [768]
+        write_prompt(kv, TOKENS)
+        assert check_prompt(kv, TOKENS) == 96
+    with client.kv(namespace, shard=layout.whole()[1]) as window:
+        assert window.num_layers == 3
+        assert window.lookup(TOKENS).num_tokens == 96
+
+
+def test_a_shard_outside_the_layout_is_refused(client: StoreClient) -> None:
+    with pytest.raises(LayoutMismatch, match="4 heads"):
+        client.kv(NAMESPACE, shard=Shard(0, (0, 4), (0, 5)))
+    with pytest.raises(InvalidRequest, match="empty"):
+        client.kv(NAMESPACE, shard=())
+
+
+# -- layer streams --------------------------------------------------------------------
+
+
+def test_r07_a_reader_gets_a_layer_only_once_it_is_complete(
+    client: StoreClient, kv: BlockStore
+) -> None:
+    """The writer holds layer 2 back until the reader has everything before it, and the reader
+    stamps when it got what."""
+    content = layers_of(kv, kv.keys(TOKENS))
+    stored_at: list[float] = []
+    read_at: list[float] = []
+    first_two_read = threading.Event()
+    problems: list[str] = []
+
+    def read() -> None:
+        with client.kv(NAMESPACE) as other, other.reader(TOKENS) as reader:
+            if reader.num_tokens != 96:
+                problems.append(f"{reader.num_tokens} tokens")
+            for layer in range(4):
+                if reader.layer(layer) != content[layer]:
+                    problems.append(f"layer {layer}")
+                read_at.append(time.monotonic())
+                if layer == 1:
+                    first_two_read.set()
+
+    with kv.writer(TOKENS) as writer:
+        writer.layer(0, content[0])
+        stored_at.append(time.monotonic())
+        thread = threading.Thread(target=read)
+        thread.start()
+        for layer in (1, 2, 3):
+            if layer == 2:
+                assert first_two_read.wait(SECONDS)
+                assert len(read_at) == 2
+            stored_at.append(time.monotonic())
+            writer.layer(layer, content[layer])
+        thread.join(SECONDS)
+    assert not problems
+    assert len(read_at) == 4
+    assert all(read > stored for read, stored in zip(read_at, stored_at, strict=True))
+    assert kv.lookup(TOKENS).num_tokens == 96
+
+
+def test_a_reader_is_told_when_the_writer_gives_up(client: StoreClient, kv: BlockStore) -> None:
+    store = kv.begin_store(TOKENS, deadline_s=SECONDS)
+    content = layers_of(kv, kv.keys(TOKENS))
+    assert result_of(kv, kv.submit_store(store, 0, content[0], deadline_s=SECONDS)).reason == ""
+    with client.kv(NAMESPACE) as other, other.reader(TOKENS) as reader:
+        assert reader.layer(0) == content[0]
+        abort = threading.Timer(0.05, lambda: kv.abort(store))
+        abort.start()
+        with pytest.raises(ViewExpired):
+            reader.layer(1)
+        abort.join()
+
+
+def test_a_reader_does_not_wait_beyond_its_deadline(kv: BlockStore) -> None:
+    store = kv.begin_store(TOKENS, deadline_s=SECONDS)
+    wait_until(lambda: store.statuses is not None)
+    with kv.reader(TOKENS, timeout_s=0.3) as reader:
+        started = time.monotonic()
+        with pytest.raises(StoreTimeout):
+            reader.layer(0)
+        assert time.monotonic() - started < 0.5
+    kv.abort(store)
+
+
+# -- what can go wrong ------------------------------------------------------------------
+
+
+def test_r53_what_was_evicted_between_match_and_load_is_named(
+    daemon: StoreProcess, client: StoreClient, kv: BlockStore
+) -> None:
+    write_prompt(kv, TOKENS)
+    pinned = kv.lookup(TOKENS, pin_s=60)
+    loose = kv.lookup(TOKENS)
+    keys = kv.keys(TOKENS)
+    gone = wire.Remove([kv_entry_id(keys[index], LAYOUT.whole()[0]) for index in (1, 4)])
+    with Scribbler(daemon) as remover:
+        assert remover.request(gone) == wire.CountReply(2)
+    content = layers_of(kv, keys)
+
+    def load(hit: PrefixHit, layers: Sequence[int]) -> tuple[JobStatus, tuple[int, ...], bool]:
+        buffers = buffers_for(kv, layers, 6)
+        job = kv.submit_load(hit.ticket, layers, buffers, deadline_s=SECONDS)
+        result = result_of(kv, job)
+        right = all(
+            bytes(buffer) == content[layer][block]
+            for layer, row in zip(layers, buffers, strict=True)
+            for block, buffer in enumerate(row)
+            if block not in result.failed_blocks
+        )
+        return result.status, result.failed_blocks, right
+
+    # pinned: all six, though two can no longer be found
+    assert load(pinned, [0, 1, 2, 3]) == (JobStatus.DONE, (), True)
+    assert kv.lookup(TOKENS).num_tokens == 16
+    kv.release(pinned.ticket)
+    wait_until(lambda: client.stats()["pins"] == 0)
+    # not pinned any more: the removed ones are named, the others are right
+    for hit in (pinned, loose):
+        assert load(hit, [2, 3]) == (JobStatus.FAILED, (1, 4), True)
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_r10_bytes_that_changed_are_never_handed_out(daemon: StoreProcess, transport: str) -> None:
+    """A writer scribbles over its own blocks: a reader names exactly those, and the daemon drops
+    them."""
+    stride = LAYOUT.layer_stride(LAYOUT.whole()[0], 16)
+    with (
+        client_of(daemon, transport) as client,
+        client.kv(NAMESPACE) as kv,
+        Scribbler(daemon) as scribbler,
+    ):
+        client.clear()
+        write_prompt(kv, TOKENS[:48])
+        corrupt_before = client.stats()["tiers"]["dram"]["corrupt"]
+        keys = kv.keys(TOKENS)
+        offsets = _store_blocks(scribbler, kv, keys[3:], parent=keys[2])
+        assert check_prompt(kv, TOKENS) == 96
+        scribbler.memory[offsets[1] + 2 * stride + 5] ^= 1  # block 4, layer 2
+        hit = kv.lookup(TOKENS, pin_s=60)
+        buffers = buffers_for(kv, range(4), 6)
+        job = kv.submit_load(hit.ticket, range(4), buffers, deadline_s=SECONDS)
+        result = result_of(kv, job)
+        assert (result.status, result.failed_blocks) == (JobStatus.FAILED, (4,))
+        assert result.reason.startswith("corrupt: ")
+        assert client.counters.corrupt == 1
+        wait_until(lambda: client.stats()["tiers"]["dram"]["corrupt"] == corrupt_before + 1)
+        kv.release(hit.ticket)
+        assert check_prompt(kv, TOKENS) == 64
+        offset = _store_blocks(scribbler, kv, keys[4:5], parent=keys[3])[0]
+        with kv.reader(TOKENS) as reader:
+            assert len(reader.blocks) == 6
+            scribbler.memory[offset + 3 * stride] ^= 1
+            reader.layer(2)
+            with pytest.raises(Corrupt):
+                reader.layer(3)
+
+
+def _store_blocks(
+    scribbler: Scribbler, kv: BlockStore, keys: Sequence[bytes], parent: bytes
+) -> list[int]:
+    """Stores whole blocks through the protocol; offset of each in the scribbler's memory."""
+    namespace = scribbler.request(
+        wire.OpenNamespace(
+            NAMESPACE.digest, "w", "t", 16, "", "", "", [("full", 4, 4, 8, "float16", None, None)]
+        )
+    )
+    assert isinstance(namespace, wire.NamespaceReply)
+    shard = LAYOUT.whole()[0]
+    stride = LAYOUT.layer_stride(shard, 16)
+    reserved = scribbler.request(
+        wire.ReserveBlocks(namespace.namespace, b"".join(keys), parent, [shard.pack()])
+    )
+    assert isinstance(reserved, wire.Reserved)
+    scribbler.map(reserved.results[0][3])
+    slots = [result[1] for result in reserved.results]
+    generations = [result[2] for result in reserved.results]
+    offsets = [result[4] for result in reserved.results]
+    for layer, content in enumerate(layers_of(kv, keys)):
+        for offset, block in zip(offsets, content, strict=True):
+            start = offset + layer * stride
+            scribbler.memory[start : start + len(block)] = block
+        sums = [xxhash.xxh3_64_intdigest(block) for block in content]
+        assert scribbler.request(wire.Advance(slots, generations, layer, sums)) == wire.Ok()
+    reply = scribbler.request(wire.Commit(slots, generations, []))
+    assert reply == wire.PutReply([(0, "")] * len(keys))
+    return offsets
+
+
+def test_a_full_pool_stores_what_fits_and_names_the_rest(store_daemon: StartStore) -> None:
+    daemon = store_daemon("--dram", "8MiB", "--segment", "4MiB")
+    layout = KVLayout((Group("full", 2, 8, 128, "float32"),))
+    namespace = Namespace(weights_id="f", layout=layout, tokenizer_digest="t", block_tokens=64)
+    with client_of(daemon) as client, client.kv(namespace) as kv:
+        block = 2 * kv.layer_bytes(0)
+        assert block == 1 << 20
+        store = kv.begin_store(range(64 * 20), deadline_s=SECONDS)
+        for layer in range(2):
+            sources = [bytes(kv.layer_bytes(layer))] * 20
+            kv.submit_store(store, layer, sources, deadline_s=SECONDS)
+        result = result_of(kv, kv.commit(store))
+        assert result.status is JobStatus.DONE
+        assert store.statuses is not None
+        full = [i for i, status in enumerate(store.statuses) if status is ReserveStatus.FULL]
+        assert 0 < len(full) < 20
+        assert result.failed_blocks == tuple(full)
+        stored = full[0]
+        assert kv.lookup(range(64 * 20)).num_tokens == 64 * stored
+
+
+def test_cancelled_jobs_free_what_they_held(client: StoreClient, kv: BlockStore) -> None:
+    content = layers_of(kv, kv.keys(TOKENS))
+    write_prompt(kv, TOKENS)
+    hit = kv.lookup(TOKENS, pin_s=60)
+    fresh = range(3000, 3100)
+    for _ in range(20):
+        store = kv.begin_store(fresh, deadline_s=SECONDS)
+        layer = kv.submit_store(store, 0, content[0], deadline_s=SECONDS)
+        load = kv.submit_load(hit.ticket, [0], buffers_for(kv, [0], 6), deadline_s=SECONDS)
+        lookup = kv.submit_lookup(TOKENS, deadline_s=SECONDS)
+        for job in (store.job, layer, load, lookup, load):
+            kv.cancel(job)
+        results = {}
+        wait_until(
+            lambda found=results: found.update({r.job: r for r in kv.poll()}) or len(found) == 4
+        )
+        for result in results.values():
+            assert result.status in (JobStatus.CANCELLED, JobStatus.DONE, JobStatus.FAILED)
+            if result.hit is not None:
+                kv.release(result.hit.ticket)
+    kv.release(hit.ticket)
+    wait_until(lambda: client.stats()["in_flight"] == client.stats()["pins"] == 0)
+    assert kv.lookup(fresh).num_tokens == 0
+
+
+def test_a_store_ends_at_its_deadline_or_with_a_failed_layer(kv: BlockStore) -> None:
+    content = layers_of(kv, kv.keys(TOKENS))
+    store = kv.begin_store(TOKENS, deadline_s=0.1)
+    result = result_of(kv, store.job)
+    assert result.status is JobStatus.TIMED_OUT
+    assert result.failed_blocks == tuple(range(6))
+    late = kv.submit_store(store, 0, content[0], deadline_s=SECONDS)
+    assert result_of(kv, late).status is JobStatus.FAILED
+    store = kv.begin_store(TOKENS, deadline_s=SECONDS)
+    broken = kv.submit_store(store, 0, [None] * 6, deadline_s=SECONDS)
+    results = {}
+    wait_until(lambda: results.update({r.job: r for r in kv.poll()}) or len(results) == 2)
+    assert results[broken].status is results[store.job].status is JobStatus.FAILED
+    assert "no source" in results[broken].reason
+
+
+def test_a_ticket_is_renewed_and_released_by_any_connection(
+    daemon: StoreProcess, client: StoreClient, kv: BlockStore
+) -> None:
+    write_prompt(kv, TOKENS)
+    ticket = kv.lookup(TOKENS, pin_s=0.3).ticket
+    with client_of(daemon) as other, other.kv(NAMESPACE) as other_kv:
+        other_kv.renew(ticket.id, ttl_s=60)
+        time.sleep(0.5)  # longer than the first time to live: only the renewal keeps it
+        assert client.stats()["pins"] == 6
+        other_kv.release(ticket.id)
+        wait_until(lambda: client.stats()["pins"] == 0)
+    expiring = kv.lookup(TOKENS, pin_s=0.05).ticket
+    assert expiring.id
+    wait_until(lambda: client.stats()["pins"] == 0)
+    buffers = buffers_for(kv, [1], 6)
+    job = kv.submit_load(expiring, [1], buffers, deadline_s=SECONDS)
+    assert result_of(kv, job).status is JobStatus.DONE  # still there: right all the same
+
+
+def test_wrong_arguments_name_what_is_wrong(kv: BlockStore) -> None:
+    write_prompt(kv, TOKENS)
+    hit = kv.lookup(TOKENS)
+    size = kv.layer_bytes(0)
+    store = kv.begin_store(range(9000, 9064), deadline_s=SECONDS)
+    good = [bytes(size)] * 4
+    with pytest.raises(InvalidRequest, match=r"layer 1 .*next layer is 0"):
+        kv.submit_store(store, 1, good, deadline_s=1)
+    with pytest.raises(InvalidRequest, match=r"3 sources .* 4 blocks"):
+        kv.submit_store(store, 0, good[1:], deadline_s=1)
+    with pytest.raises(InvalidRequest, match=rf"source of {size - 1} bytes.*{size}"):
+        kv.submit_store(store, 0, [*good[1:], bytes(size - 1)], deadline_s=1)
+    with pytest.raises(InvalidRequest, match="0 of 4 layers"):
+        kv.commit(store)
+    kv.abort(store)
+    with pytest.raises(InvalidRequest, match=r"layer 4; .* 4 layers"):
+        kv.submit_load(hit.ticket, [4], [[bytearray(size)] * 6], deadline_s=1)
+    with pytest.raises(InvalidRequest, match="block 6; the hit has 6"):
+        kv.submit_load(hit.ticket, [0], [[bytearray(size)]], blocks=[6], deadline_s=1)
+    with pytest.raises(InvalidRequest, match="5 destinations for 6 blocks"):
+        kv.submit_load(hit.ticket, [0], [[bytearray(size)] * 5], deadline_s=1)
+    with pytest.raises(InvalidRequest, match="read-only"):
+        kv.submit_load(hit.ticket, [0], [[bytes(size)] * 6], deadline_s=1)
+    with pytest.raises(InvalidRequest, match=r"first_block is 6; .* 6 full blocks"):
+        kv.begin_store(TOKENS, first_block=6, deadline_s=1)
+    with pytest.raises(InvalidRequest, match="timeout of 0"):
+        kv.submit_lookup(TOKENS, deadline_s=0)
