@@ -114,5 +114,5 @@ class ClientRegistry:
             os.close(known.pidfd)
         for connection in list(known.connections.values()):
             connection.end()
-        logger.info("client gone client=%s", client)
+        logger.debug("client gone client=%s", client)
         self._on_exit(client)

@@ -127,7 +127,7 @@ class Session:
         try:
             step()
         except InvalidRequest as error:
-            logger.info("malformed bytes peer=%s error=%s", self, error)
+            logger.debug("malformed bytes peer=%s error=%s", self, error)
             self.close("malformed")
         except OSError:
             self.close("closed")

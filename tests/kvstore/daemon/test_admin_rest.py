@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from moontide.kvstore import wire
 
+from ...store_process import StartStore, StoreProcess
 from .admin import Admin, wait_until
 from .raw_client import RawClient, entry_id, local_client
 from .test_protocol import KEYS, NAMESPACE, SHARD, open_namespace
@@ -31,17 +33,17 @@ ROUTES = [
 
 
 @pytest.fixture(scope="module")
-def daemon(module_store_daemon: Callable[..., Any]) -> Any:
+def daemon(module_store_daemon: StartStore) -> StoreProcess:
     return module_store_daemon()
 
 
 @pytest.fixture
-def admin(daemon: Any) -> Admin:
+def admin(daemon: StoreProcess) -> Admin:
     return Admin(daemon.admin, daemon.token)
 
 
 @pytest.fixture
-def client(daemon: Any, admin: Admin) -> Iterator[RawClient]:
+def client(daemon: StoreProcess, admin: Admin) -> Iterator[RawClient]:
     with local_client(daemon.socket) as opened:
         yield opened
     admin.post("/v1/clear")
@@ -59,7 +61,7 @@ def store_blocks(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_r60_every_route_wants_the_token(daemon: Any, method: str, path: str) -> None:
+def test_r60_every_route_wants_the_token(daemon: StoreProcess, method: str, path: str) -> None:
     for token in (None, "x" * 43, daemon.token[:-1]):
         status, body = Admin(daemon.admin, token).call(method, path)
         assert status == 401
@@ -79,13 +81,13 @@ def test_r60_the_routes_tested_are_all_there_are(admin: Admin) -> None:
     assert told == tested
 
 
-def test_r60_secrets_are_in_no_answer_and_no_log(daemon: Any, admin: Admin) -> None:
+def test_r60_secrets_are_in_no_answer_and_no_log(daemon: StoreProcess, admin: Admin) -> None:
     assert daemon.token not in str(admin.get("/v1/config"))
     assert daemon.token not in str(admin.stats())
     assert daemon.token not in daemon.log.read_text()
 
 
-def test_health_readiness_and_metrics_need_no_token_here(daemon: Any) -> None:
+def test_health_readiness_and_metrics_need_no_token_here(daemon: StoreProcess) -> None:
     nobody = Admin(daemon.admin, None)
     assert nobody.get("/healthz") == {"status": "ok"}
     assert nobody.get("/readyz") == {"status": "ok"}
@@ -202,7 +204,7 @@ def test_bad_requests_name_what_is_wrong(
     assert named in answer["error"]["message"]
 
 
-def test_config_shows_the_settings_in_force(daemon: Any, admin: Admin) -> None:
+def test_config_shows_the_settings_in_force(daemon: StoreProcess, admin: Admin) -> None:
     settings = admin.get("/v1/config")["settings"]
     assert settings["dram"] == "64MiB"
     assert settings["data_dir"] == str(daemon.data_dir)
@@ -210,7 +212,7 @@ def test_config_shows_the_settings_in_force(daemon: Any, admin: Admin) -> None:
 
 
 def test_events_begin_with_what_is_there_and_go_on(
-    daemon: Any, client: RawClient, admin: Admin
+    daemon: StoreProcess, client: RawClient, admin: Admin
 ) -> None:
     client.put("before", b"x")
     request = urllib.request.Request(
@@ -250,10 +252,9 @@ def _events(stream: Any) -> Iterator[tuple[str, Any]]:
             yield kind, json.loads(line[6:])
 
 
-def test_the_document_describes_what_is_answered(daemon: Any) -> None:
+def test_the_document_describes_what_is_answered(daemon: StoreProcess) -> None:
     """Requests made up from /openapi.json get only answers it announces."""
-    schemathesis = pytest.importorskip("schemathesis")
-    from hypothesis import HealthCheck, Phase, given, settings
+    import schemathesis  # slow
 
     schema = schemathesis.openapi.from_url(daemon.admin + "/openapi.json")
     headers = {"Authorization": f"Bearer {daemon.token}"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import socket
 import stat
 import tempfile
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from moontide.kvstore.daemon.listeners import UnixListener
+from moontide.kvstore.daemon import listeners
+from moontide.kvstore.daemon.listeners import Acceptor, UnixListener
 from moontide.kvstore.errors import Conflict, InvalidRequest
 
 
@@ -59,3 +62,41 @@ def test_a_successors_socket_survives_the_predecessors_close(short_dir: Path) ->
     first.close()
     assert path.exists()
     second.close()
+
+
+class Exhausted(socket.socket):
+    """A listening socket that is out of descriptors once."""
+
+    failures = 1
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_a_failed_accept_pauses_and_the_waiting_client_is_served_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listeners, "RETRY_SECONDS", 0.01)
+    failures: list[None] = []
+
+    async def run() -> None:
+        served: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+        with Exhausted() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            acceptor = Acceptor(
+                listener,
+                loop=asyncio.get_running_loop(),
+                on_connection=served.set_result,
+                on_failure=lambda: failures.append(None),
+            )
+            with socket.create_connection(listener.getsockname()):
+                async with asyncio.timeout(5):
+                    (await served).close()
+            acceptor.close()
+
+    asyncio.run(run())
+    assert len(failures) == 1
