@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
+from typing import Any
 
 import click
 
-GROUP = "moontide.commands"
-
 _SUMMARIES = {
     "admin": "Ask a store daemon: stats, blocks, evict, clear, audit …",
+    "bench": "Measure this machine against its limits",
     "conductor": "OpenAI-compatible front end that routes by prefix hit",
     "demo": "Start everything, send real prompts, print a table",
+    "serve": "TTFT cold, cached, and the price of storing",
     "store": "The store daemon, one a node",
     "up": "Run a whole cluster on this machine until Ctrl-C",
     "worker": "The built-in engine: prefill, decode or both",
@@ -21,13 +22,17 @@ _SUMMARIES = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are the entry points of `GROUP`."""
+    """A group whose commands are the entry points named `group`."""
+
+    def __init__(self, *args: Any, entry_points: str, **kwargs: Any) -> None:  # click's own
+        super().__init__(*args, **kwargs)
+        self._entry_points = entry_points
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(metadata.entry_points(group=GROUP).names)
+        return sorted(metadata.entry_points(group=self._entry_points).names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = metadata.entry_points(group=GROUP)
+        found = metadata.entry_points(group=self._entry_points)
         if cmd_name not in found.names:
             return None
         try:
@@ -36,7 +41,7 @@ class LazyGroup(click.Group):
             # Imported here: it brings the HTTP stack, which `moontide --help` does without.
             from .service import explain_import_error
 
-            click.echo(f"moontide {cmd_name}: {explain_import_error(error)}", err=True)
+            click.echo(f"{ctx.command_path} {cmd_name}: {explain_import_error(error)}", err=True)
             sys.exit(1)
         assert isinstance(command, click.Command)
         return command
@@ -47,10 +52,19 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    entry_points="moontide.commands",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="moontide")
 def main() -> None:
     """Moontide: a KVCache-centric tiered cache store for LLM serving."""
+
+
+@click.group(cls=LazyGroup, entry_points="moontide.benches")
+def bench() -> None:
+    """Interleaved measurements in one run, with medians and spread; --json FILE for scripts."""
 
 
 if __name__ == "__main__":

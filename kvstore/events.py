@@ -1,4 +1,4 @@
-"""KV events: what an instance gained and lost, in order, so that others can know where a block
+"""KV events: what an instance gained and lost, in order, so that others know where a block lies.
 lies.
 
 A stream begins with a snapshot and goes on without a gap: every event's `seq` is one more than the
@@ -17,8 +17,8 @@ EventKind = Literal["stored", "removed", "cleared"]
 
 class KvEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """`entries` are hex entry ids for kv blocks (b"k" + block key + shard) of `namespace` (digest,
-    hex); string entries are published too, with namespace "". `cleared` with no entries: everything of
-    that (instance, tier), or of that namespace there."""
+    hex); string entries are published too, with namespace "". `cleared` with no entries:
+    everything of that (instance, tier), or of that namespace there."""
 
     seq: int
     kind: EventKind

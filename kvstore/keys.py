@@ -1,4 +1,4 @@
-"""Block keys and entry ids: content only, equal on every rank, process, machine and Python (ADR 0001).
+"""Block keys and entry ids: content only, equal on every rank, process and machine (ADR 0001).
 
 block key = first 16 bytes of BLAKE3 over the fields (digest.py gives their encoding)
     text     "moontide.block.v1"
