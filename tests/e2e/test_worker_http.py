@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,3 +178,26 @@ def test_a_taken_port_is_named(tmp_path: Path, tiny_model_dir: Path) -> None:
     assert status != 0
     assert len(said.strip().splitlines()) == 1
     assert str(port) in said
+
+
+def test_a_dead_engine_ends_the_process_and_says_why(tmp_path: Path, tiny_model_dir: Path) -> None:
+    worker = WorkerProcess(tmp_path, tiny_model_dir, launcher=BREAKING_LAUNCHER)
+    worker.start()
+    reply = worker.request("POST", "/v1/completions", {"prompt": "x"})
+    assert reply.status == 503
+    assert reply.body["error"]["retryable"] is True
+    status, said = worker.wait()
+    assert status == 1
+    assert said.strip().splitlines()[-1].startswith("moontide worker: the engine failed")
+
+
+BREAKING_LAUNCHER = [
+    sys.executable,
+    "-c",
+    "from moontide.engine_adapters.builtin.model import Decoder\n"
+    "from moontide.kvstore.cli import main\n"
+    "def forward(*_): raise RuntimeError('no such kernel')\n"
+    "Decoder.forward = forward\n"
+    "main()",
+]
+"""The real worker over a decoder that fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -143,3 +144,25 @@ def test_an_idle_worker_holds_nothing_in_the_store(worker: tuple[WorkerProcess, 
                 break
             assert time.monotonic() < deadline, stats
             time.sleep(0.05)
+
+
+def test_r21_a_stopped_daemon_delays_a_few_requests_a_little(
+    worker: tuple[WorkerProcess, Any],
+) -> None:
+    process, store = worker
+    process.complete(prompt(80))
+    process.wait_for(is_idle)
+    store.signal(signal.SIGSTOP)
+    try:
+        waits = []
+        for seed in range(1, 13):
+            started = time.monotonic()
+            process.complete(prompt(20, seed), 1)
+            waits.append(time.monotonic() - started)
+        assert max(waits) < 5
+        assert sorted(waits)[len(waits) // 2] < 0.2
+    finally:
+        store.signal(signal.SIGCONT)
+    deadline = time.monotonic() + 10
+    while not hits(process):
+        assert time.monotonic() < deadline

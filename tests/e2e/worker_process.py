@@ -48,6 +48,7 @@ class WorkerProcess:
     store: str = "none"
     flags: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    launcher: list[str] = field(default_factory=lambda: [MOONTIDE])
     process: subprocess.Popen[str] | None = None
 
     def command(self) -> list[str]:
@@ -63,7 +64,11 @@ class WorkerProcess:
             "cluster": f"file:{self.folder / 'cluster'}",
             **self.flags,
         }
-        return [MOONTIDE, "worker", *(part for k, v in flags.items() for part in (f"--{k}", v))]
+        return [
+            *self.launcher,
+            "worker",
+            *(part for k, v in flags.items() for part in (f"--{k}", v)),
+        ]
 
     def start(self) -> None:
         self.process = subprocess.Popen(
@@ -82,6 +87,11 @@ class WorkerProcess:
         """Exit status and what it said on stderr."""
         assert self.process is not None
         self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        """As `stop`, for a process that ends by itself."""
+        assert self.process is not None
         _, said = self.process.communicate(timeout=20)
         status = self.process.returncode
         self.process = None

@@ -6,13 +6,12 @@ import contextlib
 import logging
 import os
 import queue
-import select
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 from torch import Tensor
 
@@ -20,45 +19,16 @@ from ..errors import EngineStopped, InvalidRequest, Overloaded
 from ..model import KVTensors, LoadedModel, Sampling, SequenceChunk, sample
 from .output import Output, OutputText, Sink
 from .page_pool import PagePool
+from .readiness import wait_readable
 from .scheduler import Chunk, KeysOf, Limits, Scheduler, StepPlan
 from .sequence import FinishReason, Sequence
+from .stats import EngineStats, Totals
 from .step import StepCut, StepTransfers
-from .store_connector import StoreConnector, StoreCounters
+from .store_connector import StoreConnector
 
 _log = logging.getLogger(__name__)
 
 _LONGEST_IDLE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """A snapshot taken between two steps."""
-
-    running: int = 0
-    waiting: int = 0
-    steps: int = 0
-    preemptions: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    finished: int = 0
-    aborted: int = 0
-    recomputed: int = 0
-    pages: int = 0
-    pages_referenced: int = 0
-    pages_idle: int = 0
-    store: StoreCounters = field(default_factory=StoreCounters)
-
-
-@dataclass(slots=True)
-class _Totals:
-    steps: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    finished: int = 0
-    aborted: int = 0
-    recomputed: int = 0
 
 
 @dataclass(slots=True)
@@ -91,7 +61,7 @@ class Engine:
         self._scheduler = Scheduler(limits, PagePool(tensors.num_pages), keys_of)
         self._on_death = on_death
         self._requests: dict[int, _Request] = {}  # engine thread
-        self._totals = _Totals()
+        self._totals = Totals()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
@@ -213,9 +183,8 @@ class Engine:
             self._wait()
 
     def _wait(self) -> None:
-        timeout = min(_LONGEST_IDLE_S, self._connector.seconds_to_deadline())
-        readable = [self._wake, *self._connector.filenos()]
-        select.select(readable, [], [], max(0.0, timeout))
+        seconds = min(_LONGEST_IDLE_S, self._connector.seconds_to_deadline())
+        wait_readable([self._wake, *self._connector.filenos()], seconds)
 
     def _take_commands(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -305,20 +274,14 @@ class Engine:
             self._finish(request, Output("", (), "error", request.sequence.reuse, message))
 
     def _snapshot(self) -> EngineStats:
-        pool, totals = self._scheduler.pool, self._totals
+        pool = self._scheduler.pool
         return EngineStats(
             running=self._scheduler.num_running,
             waiting=self._scheduler.num_waiting,
-            steps=totals.steps,
             preemptions=self._scheduler.preemptions,
-            prompt_tokens=totals.prompt_tokens,
-            cached_tokens=totals.cached_tokens,
-            output_tokens=totals.output_tokens,
-            finished=totals.finished,
-            aborted=totals.aborted,
-            recomputed=totals.recomputed,
             pages=pool.num_pages,
             pages_referenced=pool.num_referenced,
             pages_idle=pool.num_idle,
             store=self._connector.counters(),
+            **asdict(self._totals),
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from moontide.kvstore import JobId, JobResult, StoreHandle, Ticket
-from moontide.kvstore.keys import BlockKey
+from moontide.kvstore import BlockKey, JobId, JobResult, StoreHandle, Ticket
 
 
 class KvJobs(Protocol):

@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from moontide.kvstore.keys import BlockKey
+from moontide.kvstore import BlockKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from moontide.kvstore.keys import BlockKey
+from moontide.kvstore import BlockKey
 
 from ..errors import InvalidRequest
 from .page_pool import PagePool

@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Literal
 
-from moontide.kvstore.keys import BlockKey
+from moontide.kvstore import BlockKey
 
 from ..model import Sampling
 

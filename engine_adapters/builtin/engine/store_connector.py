@@ -16,6 +16,7 @@ from .lookups import Lookups
 from .page_pool import PagePool
 from .scheduler import Chunk
 from .sequence import Sequence
+from .stats import StoreCounters
 from .store_door import Door
 from .store_jobs import JobDesk, StagingBudget
 
@@ -26,31 +27,11 @@ class StoreSettings:
 
     lookup_timeout_s: float = 0.25
     load_timeout_s: float = 2.0  # from the start of a step to its last layer
-    store_timeout_s: float = 5.0
+    store_timeout_s: float = 30.0  # from the start of a step to its commit
     pin_s: float = 10.0
     staging_bytes: int = 256 << 20
     breaker_threshold: int = 3
     breaker_cooldown_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreCounters:
-    """Since the start, except for what is outstanding now."""
-
-    lookups: int = 0
-    lookups_unanswered: int = 0
-    loads: int = 0
-    loads_failed: int = 0
-    loaded_bytes: int = 0
-    stores: int = 0
-    stores_given_up: int = 0
-    stored_bytes: int = 0
-    errors: int = 0
-    breaker_opened: int = 0
-    outstanding_jobs: int = 0
-    pending_lookups: int = 0
-    tickets: int = 0
-    staging_bytes: int = 0
 
 
 class StoreConnector:

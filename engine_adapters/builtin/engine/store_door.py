@@ -7,9 +7,8 @@ import logging
 import threading
 from typing import Protocol
 
-from moontide.kvstore import BlockStore, StoreClient, connect
+from moontide.kvstore import BlockStore, Namespace, StoreClient, connect
 from moontide.kvstore.errors import StoreError, StoreUnavailable
-from moontide.kvstore.keys import Namespace
 from moontide.transfer.errors import TransferError
 from moontide.transfer.types import Instance
 
@@ -54,6 +53,7 @@ class StoreDoor:
         self._namespace = namespace
         self._instance = instance
         self._daemon = ""
+        self._told: type[Exception] | None = None
         self._client: StoreClient | None = None
         self._store: BlockStore | None = None
         self._closing = threading.Event()
@@ -81,7 +81,13 @@ class StoreDoor:
             try:
                 self._look()
             except (StoreError, TransferError, OSError) as error:
-                _log.debug("store_away address=%s error=%s", self._address, error)
+                self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        """Once for each way of failing."""
+        if type(error) is not self._told:
+            self._told = type(error)
+            _log.warning("store_away address=%s error=%s", self._address, error)
 
     def _look(self) -> None:
         if self._client is None:
@@ -93,4 +99,5 @@ class StoreDoor:
         daemon = str(self._client.stats(timeout_s=_CHECK_SECONDS)["instance"])
         if daemon != self._daemon:
             self._daemon = daemon
+            self._told = None
             _log.info("store_attached address=%s instance=%s", self._address, daemon)

@@ -7,7 +7,6 @@ alone for a while (`Breaker`), so that it never makes the engine worse than no s
 from __future__ import annotations
 
 import logging
-import select
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,6 +17,7 @@ from moontide.transfer.errors import TransferError
 
 from .breaker import Breaker
 from .kv_jobs import KvJobs
+from .readiness import wait_readable
 from .store_door import Door
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class JobDesk:
             fileno = self.attempt(lambda: self.kv.fileno())
             if left <= 0 or fileno is None or self.breaker.is_open:
                 return False
-            select.select([fileno], [], [], left)
+            wait_readable([fileno], left)
             self.poll()
         return True
 

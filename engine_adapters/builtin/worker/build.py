@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from moontide.kvstore import Group, KVLayout, Namespace
 from moontide.kvstore.errors import InvalidRequest, OutOfSpace
-from moontide.kvstore.keys import Namespace
-from moontide.kvstore.layout import Group, KVLayout
 from moontide.kvstore.service import Size
 
 from ..engine.scheduler import Limits

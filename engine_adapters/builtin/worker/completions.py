@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +14,13 @@ from typing import Any, Self
 import msgspec
 from aiohttp import web
 
-from moontide.kvstore.service import Call, HttpError, ServerEvent, send_events
+from moontide.kvstore.service import (
+    DEFAULT_ERRORS,
+    Call,
+    HttpError,
+    ServerEvent,
+    send_events,
+)
 
 from ..engine.engine import Engine
 from ..engine.output import Output
@@ -40,6 +46,9 @@ _STATUS = {InvalidRequest: 400, Overloaded: 503, EngineStopped: 503}
 def http_error(error: EngineError) -> HttpError:
     status = _STATUS.get(type(error), 500)
     return HttpError(status, error.code, str(error), retryable=error.retryable)
+
+
+Outputs = AsyncGenerator[Output, None]
 
 
 class Generation:
@@ -146,7 +155,7 @@ class Completions:
         ids: list[int] = encoding.ids
         return ids
 
-    async def _observe(self, generation: Generation, arrived_at: float) -> AsyncIterator[Output]:
+    async def _observe(self, generation: Generation, arrived_at: float) -> Outputs:
         previous: float | None = None
         async with generation:
             while True:
@@ -162,7 +171,7 @@ class Completions:
                     return
 
 
-async def _collect(answer: _Answer, outputs: AsyncIterator[Output]) -> Completion:
+async def _collect(answer: _Answer, outputs: Outputs) -> Completion:
     text: list[str] = []
     token_ids: list[int] = []
     try:
@@ -175,27 +184,19 @@ async def _collect(answer: _Answer, outputs: AsyncIterator[Output]) -> Completio
     return answer.last(answer.chunk(whole).choices, len(token_ids), output.reuse or Reuse())
 
 
-async def _events(answer: _Answer, outputs: AsyncIterator[Output]) -> AsyncIterator[ServerEvent]:
+async def _events(answer: _Answer, outputs: Outputs) -> AsyncIterator[ServerEvent]:
     num_output = 0
     reuse: Reuse | None = None
     try:
-        async for output in outputs:
-            num_output += len(output.token_ids)
-            reuse = output.reuse
-            if output.text or output.finish or answer.request.return_token_ids:
-                yield _event(answer.chunk(output))
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                num_output += len(output.token_ids)
+                reuse = output.reuse
+                if output.text or output.finish or answer.request.return_token_ids:
+                    yield _event(answer.chunk(output))
     except EngineError as error:
-        yield ServerEvent(
-            msgspec.json.encode(
-                {
-                    "error": {
-                        "code": error.code,
-                        "message": str(error),
-                        "retryable": error.retryable,
-                    }
-                }
-            )
-        )
+        body = DEFAULT_ERRORS.render(http_error(error))
+        yield ServerEvent(msgspec.json.encode(body))
         return
     yield _event(answer.last([], num_output, reuse or Reuse()))
     yield _DONE

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 import uvloop
 
+from moontide.kvstore import block_keys
 from moontide.kvstore.errors import InvalidRequest, StoreError
-from moontide.kvstore.keys import block_keys
-from moontide.kvstore.membership import Keeper, WorkerRecord, open_membership
+from moontide.kvstore.membership import Keeper, Membership, WorkerRecord
 from moontide.kvstore.service import (
     HttpServer,
     Process,
-    bind_listener,
     build_app,
     wait_for_stop,
 )
@@ -45,19 +44,20 @@ class EngineFailed(StoreError):
     code = "engine_failed"
 
 
-def run_worker(settings: WorkerSettings, process: Process) -> int:
-    """Raises what `daemon_command` turns into one line."""
+def run_worker(
+    settings: WorkerSettings, process: Process, membership: Membership, listener: socket.socket
+) -> int:
+    """Serves on `listener` until told to stop. Raises what `daemon_command` turns into one line."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    listener = bind_listener(settings.listen)  # before the slow part: a taken port is told at once
-    with contextlib.closing(listener):
-        try:
-            device = choose_device(settings.device)
-            model = load_model(settings.model)
-        except EngineError as error:
-            raise InvalidRequest(str(error)) from error
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_Worker(settings, process, model, device).serve(listener))
+    device = choose_device(settings.device)
+    try:
+        model = load_model(settings.model, device)
+    except EngineError as error:
+        raise InvalidRequest(str(error)) from error
+    worker = _Worker(settings, process, model, device)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(worker.serve(membership, listener))
     return 0
 
 
@@ -78,10 +78,9 @@ class _Worker:
         self._namespace = namespace_of(
             model, kv_dtype=settings.kv_dtype, block_tokens=settings.block_tokens
         )
-        self._membership = open_membership(settings.cluster)
         self._tensors = make_pool(model.config, settings, device)
 
-    async def serve(self, listener: socket.socket) -> None:
+    async def serve(self, membership: Membership, listener: socket.socket) -> None:
         """Until SIGTERM or SIGINT. Raises EngineFailed, or what start-up raises."""
         door = self._open_door()
         failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -95,7 +94,7 @@ class _Worker:
         )
         engine.start()
         server = await HttpServer.start(app, listener)
-        keeper = Keeper(self._membership, self._record(server.url, door))
+        keeper = Keeper(membership, self._record(server.url, door))
         telling = asyncio.create_task(self._tell_daemon(keeper, server.url, door))
         stop = asyncio.create_task(wait_for_stop())
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from moontide.kvstore.keys import Namespace
+from moontide.kvstore import Namespace
 from moontide.kvstore.service import AnyRoute, Auth, Call, HttpError, Route
 
-from ..engine.engine import Engine, EngineStats
+from ..engine.engine import Engine
+from ..engine.stats import EngineStats
 from ..errors import EngineError
 from ..model import LoadedModel
 from .api import (
@@ -38,6 +39,9 @@ class WorkerService:
         self._document = _document(engine, model, namespace)
 
     def routes(self) -> list[AnyRoute]:
+        return [*self._work_routes(), *self._status_routes()]
+
+    def _work_routes(self) -> list[AnyRoute]:
         return [
             Route(
                 method="POST",
@@ -65,6 +69,10 @@ class WorkerService:
                 response=Cleared,
                 errors={503: "the engine is not running"},
             ),
+        ]
+
+    def _status_routes(self) -> list[AnyRoute]:
+        return [
             Route(
                 method="GET",
                 path="/v1/stats",

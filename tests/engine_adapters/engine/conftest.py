@@ -32,8 +32,7 @@ from moontide.engine_adapters.builtin.model import (
     load_model,
 )
 from moontide.engine_adapters.builtin.worker.build import namespace_of
-from moontide.kvstore import StoreClient, connect
-from moontide.kvstore.keys import Namespace, block_keys
+from moontide.kvstore import Namespace, StoreClient, block_keys, connect
 
 BLOCK = 8
 WAIT_SECONDS = 30.0

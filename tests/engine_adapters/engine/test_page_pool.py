@@ -7,7 +7,7 @@ from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from moontide.engine_adapters.builtin.engine.page_pool import PagePool
-from moontide.kvstore.keys import BlockKey
+from moontide.kvstore import BlockKey
 
 
 def key(number: int) -> BlockKey:

@@ -12,8 +12,7 @@ from moontide.engine_adapters.builtin.engine.scheduler import Limits, Scheduler,
 from moontide.engine_adapters.builtin.engine.sequence import Phase, Sequence
 from moontide.engine_adapters.builtin.errors import InvalidRequest
 from moontide.engine_adapters.builtin.model import Sampling
-from moontide.kvstore.keys import BlockKey, Namespace, block_keys
-from moontide.kvstore.layout import Group, KVLayout
+from moontide.kvstore import BlockKey, Group, KVLayout, Namespace, block_keys
 
 BLOCK = 4
 NAMESPACE = Namespace(

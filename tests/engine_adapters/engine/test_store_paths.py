@@ -12,9 +12,8 @@ import torch
 
 from moontide.engine_adapters.builtin.engine.kv_jobs import KvJobs
 from moontide.engine_adapters.builtin.model import KVTensors, LoadedModel, SequenceChunk
-from moontide.kvstore import StoreClient
+from moontide.kvstore import Namespace, StoreClient
 from moontide.kvstore.errors import Busy, StoreError, StoreTimeout, StoreUnavailable
-from moontide.kvstore.keys import Namespace
 
 from .conftest import BLOCK, MakeBench, NewKv
 from .taps import Altering, Delaying, Refusing, Tap, fail_block, lose, time_out
@@ -292,3 +291,22 @@ def aborts_in_every_state(
             bench.settle()
             bench.clear()
     bench.wait(lambda: bench.engine.stats.pages_idle == 0)
+
+
+def test_the_store_hears_what_the_device_gained_and_lost(
+    make_bench: MakeBench, new_kv: NewKv
+) -> None:
+    class Listening(Tap):
+        held: set[bytes]
+
+        def publish_hbm(self, stored: list[bytes], removed: list[bytes]) -> None:
+            self.held = (getattr(self, "held", set()) | set(stored)) - set(removed)
+
+    listening = Listening(new_kv())
+    bench = make_bench(listening, num_pages=8)
+    bench.stored(prompt(50))
+    bench.wait(lambda: len(listening.held) == 50 // BLOCK)
+    bench.stored(prompt(50, 1))
+    bench.wait(lambda: len(listening.held) <= 8)
+    bench.clear()
+    bench.wait(lambda: not listening.held)

@@ -1,0 +1,58 @@
+"""What an engine has done and what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the start; the engine thread counts."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+    recomputed: int = 0  # loads that failed and were made up for
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounters:
+    """Since the start, except for what is outstanding now."""
+
+    lookups: int = 0
+    lookups_unanswered: int = 0
+    loads: int = 0
+    loads_failed: int = 0
+    loaded_bytes: int = 0
+    stores: int = 0
+    stores_given_up: int = 0
+    stored_bytes: int = 0
+    errors: int = 0
+    breaker_opened: int = 0
+    outstanding_jobs: int = 0
+    pending_lookups: int = 0
+    tickets: int = 0
+    staging_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot taken between two steps. The first half is what is held now."""
+
+    running: int = 0
+    waiting: int = 0
+    pages: int
+    pages_referenced: int = 0
+    pages_idle: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+    recomputed: int = 0
+    store: StoreCounters = field(default_factory=StoreCounters)
