@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from ..events import EventKind, KvEvent
 
 MAX_EVENTS = 8192
-MAX_ENTRY_IDS = 65536
+MAX_RING_BYTES = 4 << 20
 SNAPSHOT_ENTRIES = 1024
 """Most entry ids in one event of a snapshot."""
 
@@ -25,6 +27,34 @@ class Holding(NamedTuple):
     entries: Sequence[bytes]
 
 
+class _Record(msgspec.Struct, frozen=True, array_like=True):
+    """An event as the ring keeps it: packed into one blob. Small objects that live as long as the
+    ring would be strewn over the heap and keep it from shrinking after a clear."""
+
+    kind: EventKind
+    instance: str
+    tier: str
+    namespace: str
+    entries: list[bytes]
+    parent: bytes
+
+
+_PACK = msgspec.msgpack.Encoder().encode
+_UNPACK = msgspec.msgpack.Decoder(_Record).decode
+
+
+def _event(seq: int, record: _Record) -> KvEvent:
+    return KvEvent(
+        seq=seq,
+        kind=record.kind,
+        instance=record.instance,
+        tier=record.tier,
+        namespace=record.namespace,
+        entries=tuple([entry.hex() for entry in record.entries]),
+        parent=record.parent.hex(),
+    )
+
+
 class Snapshot(NamedTuple):
     """All that is stored as of event `seq`. `events` are `stored` events that carry that seq; the
     iterator holds references to the ids, not copies, and stays right while the store changes."""
@@ -34,13 +64,13 @@ class Snapshot(NamedTuple):
 
 
 class EventLog:
-    """Keeps the last `MAX_EVENTS` events, fewer when they name more than `MAX_ENTRY_IDS` entries.
-    Listeners are called in the order of events, from within the change that caused them."""
+    """Keeps the last `MAX_EVENTS` events, fewer when they fill `MAX_RING_BYTES`. Listeners are
+    called in the order of events, from within the change that caused them."""
 
     def __init__(self, contents: Callable[[], list[Holding]]) -> None:
         self._contents = contents
-        self._ring: deque[KvEvent] = deque()
-        self._num_ids = 0
+        self._ring: deque[bytes] = deque()
+        self._ring_bytes = 0
         self._listeners: list[Listener] = []
         self.seq = 0
 
@@ -55,21 +85,16 @@ class EventLog:
         parent: bytes = b"",
     ) -> None:
         self.seq += 1
-        event = KvEvent(
-            seq=self.seq,
-            kind=kind,
-            instance=instance,
-            tier=tier,
-            namespace=namespace,
-            entries=tuple([entry.hex() for entry in entries]),
-            parent=parent.hex(),
-        )
-        self._ring.append(event)
-        self._num_ids += len(entries)
-        while len(self._ring) > MAX_EVENTS or self._num_ids > MAX_ENTRY_IDS:
-            self._num_ids -= len(self._ring.popleft().entries)
-        for listener in tuple(self._listeners):
-            listener(event)
+        record = _Record(kind, instance, tier, namespace, list(entries), parent)
+        packed = _PACK(record)
+        self._ring.append(packed)
+        self._ring_bytes += len(packed)
+        while len(self._ring) > MAX_EVENTS or self._ring_bytes > MAX_RING_BYTES:
+            self._ring_bytes -= len(self._ring.popleft())
+        if self._listeners:
+            event = _event(self.seq, record)
+            for listener in tuple(self._listeners):
+                listener(event)
 
     def since(self, seq: int) -> list[KvEvent] | None:
         """Events after `seq`, oldest first; None when the ring no longer holds all of them (or
@@ -77,7 +102,12 @@ class EventLog:
         missing = self.seq - seq
         if not 0 <= missing <= len(self._ring):
             return None
-        return list(self._ring)[-missing:] if missing else []
+        if not missing:
+            return []
+        return [
+            _event(seq + number, _UNPACK(packed))
+            for number, packed in enumerate(list(self._ring)[-missing:], start=1)
+        ]
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.seq, _stored_events(self.seq, self._contents()))

@@ -62,7 +62,11 @@ class Store:
         ratio = settings.protected_ratio if settings.eviction == "slru" else 0.0
         self._started = now
         self._catalog = Catalog(settings.max_entries)
-        self._pool = Pool(settings, lambda: SlruPolicy(self._catalog.links, ratio))
+        try:
+            self._pool = Pool(settings, lambda: SlruPolicy(self._catalog.links, ratio))
+        except BaseException:
+            self._catalog.close()
+            raise
         self._namespaces = Namespaces()
         self._owners = Owners()
         self._counters = Counters()

@@ -10,7 +10,7 @@ from moontide.kvstore.errors import OutOfSpace
 from moontide.kvstore.events import KvEvent
 from moontide.kvstore.keys import BlockKey, string_entry_id
 from moontide.kvstore.store import EventLog, hbm
-from moontide.kvstore.store.event_log import MAX_ENTRY_IDS, MAX_EVENTS
+from moontide.kvstore.store.event_log import MAX_EVENTS, MAX_RING_BYTES
 from moontide.transfer.types import Instance
 
 from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
@@ -116,7 +116,7 @@ def test_snapshot_is_what_is_there_as_of_its_number(node: Node, chain: Chain) ->
     ]
 
 
-def test_ring_is_bounded_in_events_and_in_ids() -> None:
+def test_ring_is_bounded_in_events_and_bytes() -> None:
     log = EventLog(list)
     for _ in range(MAX_EVENTS + 10):
         log.publish("stored", instance="i", tier="dram", entries=[b"k"])
@@ -124,7 +124,7 @@ def test_ring_is_bounded_in_events_and_in_ids() -> None:
     oldest = log.since(10)
     assert oldest is not None
     assert [event.seq for event in oldest] == list(range(11, MAX_EVENTS + 11))
-    log.publish("stored", instance="i", tier="dram", entries=[b"k"] * MAX_ENTRY_IDS)
+    log.publish("stored", instance="i", tier="dram", entries=[bytes(MAX_RING_BYTES)])
     assert log.since(log.seq - 2) is None
     assert log.since(log.seq) == []
     assert log.since(log.seq + 1) is None
