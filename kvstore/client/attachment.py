@@ -8,7 +8,7 @@ nothing new is read through it, and its memory stays mapped only under views sti
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from moontide.transfer import Mapping
@@ -24,10 +24,14 @@ LAYOUT_VERSION = 1
 """Version of segments and slot table that this client can map."""
 
 
+class SegmentTaken(StoreUnavailable):
+    """The daemon took a granted segment back, with the reservations in it: reserve again."""
+
+
 @dataclass(slots=True)
 class _Granted:
     mapping: Mapping
-    writers: int = 0
+    holders: int = 0
     revoked: bool = False
 
 
@@ -50,6 +54,7 @@ class Attachment:
         self._lock = threading.Lock()
         self._readable: dict[int, Mapping] = {}
         self._granted: dict[int, _Granted] = {}
+        self._releasing: set[int] = set()
 
     @property
     def shared_memory(self) -> bool:
@@ -73,59 +78,78 @@ class Attachment:
         return self.slots is not None and self.slots.is_current(located.slot, located.generation)
 
     # -- writing ----------------------------------------------------------------------
+    #
+    #   unmapped ──add_granted──► mapped ──revoked, not held──► releasing ──released──► unmapped
+    # While it is releasing, a new grant of the same segment cannot be told from the old one.
 
     def is_granted(self, segment: int) -> bool:
         """True while the segment is mapped writable."""
         return segment in self._granted
 
-    def begin_write(self, segment: int) -> memoryview | None:
-        """The granted segment's bytes, held mapped until `end_write`; None when it must be mapped
-        first."""
+    def add_granted(self, segment: int, descriptor: int, num_bytes: int) -> None:
+        """Takes the descriptor. Raises TransferError when it is not what was announced,
+        SegmentTaken while the segment is being given back."""
+        mapping = Mapping(descriptor, num_bytes, writable=True)
+        with self._lock:
+            if segment in self._releasing:
+                mapping.close()
+                raise SegmentTaken(f"segment {segment} is being given back")
+            self._granted.setdefault(segment, _Granted(mapping))
+
+    def hold(self, segment: int, reservations: Iterable[tuple[int, int]]) -> memoryview:
+        """The granted segment's bytes, which is not given back before `let_go`. Raises SegmentTaken
+        when it was already, and with it the reservations (slot, generation) in it."""
         with self._lock:
             granted = self._granted.get(segment)
             if granted is None:
-                return None
-            granted.writers += 1
+                raise SegmentTaken(f"segment {segment} was taken back")
+            granted.holders += 1
+        assert self.slots is not None
+        if all(self.slots.watermark(*place) is not None for place in reservations):
             return granted.mapping.buffer
+        self.let_go(segment)
+        raise SegmentTaken(f"segment {segment} was taken back and granted again")
 
-    def end_write(self, segment: int) -> None:
+    def let_go(self, segment: int) -> None:
         with self._lock:
-            granted = self._granted[segment]
-            granted.writers -= 1
+            granted = self._granted.get(segment)
+            if granted is not None:
+                granted.holders -= 1
         self._release_if_idle(segment)
 
-    def add_granted(self, segment: int, descriptor: int, num_bytes: int) -> None:
-        """Takes the descriptor. Raises TransferError when it is not what was announced."""
-        mapping = Mapping(descriptor, num_bytes, writable=True)
-        with self._lock:
-            self._granted.setdefault(segment, _Granted(mapping))
-
     def revoke(self, segment: int) -> None:
-        """The daemon wants a grant back: unmaps now, or when the last write has ended."""
+        """The daemon wants a grant back: now, or when nobody holds it any more."""
         with self._lock:
             granted = self._granted.get(segment)
             if granted is not None:
                 granted.revoked = True
-        if granted is None:
-            self._on_release(self, segment)
-        else:
-            self._release_if_idle(segment)
+            elif segment not in self._releasing:
+                self._releasing.add(segment)
+                self._on_release(self, segment)
+        self._release_if_idle(segment)
+
+    def released(self, segment: int) -> None:
+        """The daemon knows that the segment is unmapped."""
+        with self._lock:
+            self._releasing.discard(segment)
 
     def unmap_granted(self) -> list[int]:
-        """Unmaps every granted segment that is not being written; which."""
+        """Unmaps every granted segment that nobody holds; which."""
         with self._lock:
-            idle = [segment for segment, granted in self._granted.items() if not granted.writers]
+            idle = [segment for segment, granted in self._granted.items() if not granted.holders]
             for segment in idle:
                 self._granted.pop(segment).mapping.close()
+            self._releasing.update(idle)
             return idle
 
     def _release_if_idle(self, segment: int) -> None:
         with self._lock:
             granted = self._granted.get(segment)
-            if granted is None or not granted.revoked or granted.writers:
+            if granted is None or not granted.revoked or granted.holders:
                 return
             del self._granted[segment]
             granted.mapping.close()
+            self._releasing.add(segment)
         self._on_release(self, segment)
 
     def retire(self) -> None:
@@ -134,7 +158,7 @@ class Attachment:
             self.retired = True
             self._readable.clear()
             self._granted = {
-                segment: granted for segment, granted in self._granted.items() if granted.writers
+                segment: granted for segment, granted in self._granted.items() if granted.holders
             }
 
 

@@ -13,10 +13,11 @@ from .deadline import check_timeout
 from .desk import JobDesk, new_job_id
 from .job import Deliver, Job
 from .jobs import JobId, JobStatus, StoreHandle, Ticket
+from .layer_job import LayerJob
 from .load_job import LoadJob, Part
 from .located import Coverage, StoredExtent
 from .lookup_job import AwaitJob, LookupJob
-from .store_job import LayerJob, StoreJob
+from .store_job import StoreJob
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

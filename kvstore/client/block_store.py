@@ -160,6 +160,19 @@ class BlockStore:
         assert result.hit is not None
         return result.hit
 
+    def load(
+        self,
+        ticket: Ticket,
+        layers: Sequence[int],
+        destinations: Sequence[Sequence[Buffer]],
+        *,
+        blocks: Sequence[int] | None = None,
+        timeout_s: float | None = None,
+    ) -> JobResult:
+        """As `submit_load`, waiting for the result, which names the blocks that failed."""
+        make = self._jobs.load(ticket, layers, destinations, blocks)
+        return self._desk.run(make, self._limit(timeout_s))
+
     def reader(
         self, token_ids: TokenIds, *, extra: Extra = (), timeout_s: float | None = None
     ) -> BlockReader:

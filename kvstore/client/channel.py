@@ -19,7 +19,7 @@ from moontide.transfer.errors import TransferError
 
 from .. import wire
 from ..errors import ForkedClient, InvalidRequest, StoreError
-from .attachment import Attachment
+from .attachment import Attachment, SegmentTaken
 from .connection import Buffers, Connection
 from .copier import Copier
 from .counters import ClientCounters
@@ -183,14 +183,23 @@ class Channel:
             try:
                 add(segment, self._connection.reader.take_descriptor(), message.num_bytes)
                 success = True
-            except (TransferError, ConnectionLost):
+            except (TransferError, ConnectionLost, SegmentTaken):
                 logger.warning("segment not mapped segment=%d", segment, exc_info=True)
         for then in self._mapping.pop((segment, writable), []):
             then(success)
 
     def _release_segment(self, attachment: Attachment, segment: int) -> None:
-        if attachment is self.attachment:
-            self.request(wire.ReleaseSegment(segment), lambda reply: None)
+        """Until it works: the daemon waits for it."""
+
+        def told(reply: ChannelReply) -> None:
+            if reply.message is not None:
+                attachment.released(segment)
+            elif not attachment.retired and not self._closed:
+                again = time.monotonic() + TEND_SECONDS
+                self.call_at(again, lambda: self._release_segment(attachment, segment))
+
+        if self._connection is None or attachment is self.attachment:
+            self.request(wire.ReleaseSegment(segment), told)
 
     # -- the loop ---------------------------------------------------------------------
 

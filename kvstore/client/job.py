@@ -89,10 +89,11 @@ class Job:
             self.channel.counters.late_jobs += 1
             return False
         if reply.message is None:
-            self.fail(StoreUnavailable("the connection to the store was lost"))
+            lost = StoreUnavailable("the connection to the store was lost")
+            self.stop(JobStatus.FAILED, describe(lost))
             return False
         if isinstance(reply.message, wire.Failure):
-            self.finish(JobStatus.FAILED, reason=f"{reply.message.code}: {reply.message.message}")
+            self.stop(JobStatus.FAILED, f"{reply.message.code}: {reply.message.message}")
             return False
         return True
 

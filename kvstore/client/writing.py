@@ -7,7 +7,8 @@ aborted, so nothing half-written is ever visible and its space comes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
@@ -15,9 +16,10 @@ from typing import get_args
 from moontide.transfer import checksum, copy_and_checksum
 
 from .. import wire
-from ..errors import InvalidRequest, StoreError, StoreUnavailable
+from ..errors import InvalidRequest, StoreError
 from ..keys import EntryId
 from ..types import IfExists, PutResult, PutStatus, ReserveStatus
+from .attachment import Attachment, SegmentTaken
 from .batches import batches
 from .deadline import Deadline, check_timeout
 from .link import Answer, Link
@@ -124,6 +126,15 @@ class Writer:
             ttl_s=options.ttl_s,
             soft_pin=options.soft_pin,
         )
+        while True:
+            try:
+                return self._reserve_and_fill(message, values, deadline)
+            except SegmentTaken:
+                deadline.check("put")
+
+    def _reserve_and_fill(
+        self, message: wire.Reserve, values: Sequence[memoryview], deadline: Deadline
+    ) -> list[PutResult]:
         answer = self._link.ask(message, deadline)
         reply = answer.reply
         assert isinstance(reply, wire.Reserved)
@@ -149,33 +160,55 @@ class Writer:
         slots = [space.slot for space in spaces]
         generations = [space.generation for space in spaces]
         try:
-            checksums = [
-                self._fill(answer, space, values[space.index], deadline) for space in spaces
-            ]
-            commit = wire.Commit(slots, generations, checksums)
-            return _results(self._link.act_on(answer.connection, commit, deadline))
+            with self._held_segments(answer.attachment, spaces, deadline) as segments:
+                checksums = [
+                    self._fill(answer, space, values[space.index], segments, deadline)
+                    for space in spaces
+                ]
+                commit = wire.Commit(slots, generations, checksums)
+                return _results(self._link.act_on(answer.connection, commit, deadline))
         except BaseException:
             self._abort(answer, slots, generations, deadline)
             raise
 
-    def _fill(self, answer: Answer, space: _Space, value: memoryview, deadline: Deadline) -> int:
+    @contextmanager
+    def _held_segments(
+        self, attachment: Attachment, spaces: Sequence[_Space], deadline: Deadline
+    ) -> Iterator[dict[int, memoryview]]:
+        """The granted segments that `spaces` lie in, mapped and held. Raises SegmentTaken."""
+        with ExitStack() as held:
+            segments: dict[int, memoryview] = {}
+            for index in {space.segment for space in spaces if space.writable}:
+                if not attachment.is_granted(index):
+                    self._map_granted(attachment, index, deadline)
+                places = [(s.slot, s.generation) for s in spaces if s.segment == index]
+                segments[index] = attachment.hold(index, places)
+                held.callback(attachment.let_go, index)
+            yield segments
+
+    def _map_granted(self, attachment: Attachment, segment: int, deadline: Deadline) -> None:
+        self._on_grant()
+        try:
+            self._link.map_segment(attachment, segment, deadline, writable=True)
+        except InvalidRequest as error:
+            raise SegmentTaken(str(error)) from error
+
+    def _fill(
+        self,
+        answer: Answer,
+        space: _Space,
+        value: memoryview,
+        segments: Mapping[int, memoryview],
+        deadline: Deadline,
+    ) -> int:
+        """Puts the bytes into their space; their checksum."""
         if not space.writable:
             message = wire.Write(space.slot, space.generation, 0)
             self._link.act_on(answer.connection, message, deadline, [value])
             return checksum(value)
-        attachment = answer.attachment
-        if not attachment.is_granted(space.segment):
-            self._on_grant()
-            self._link.map_segment(attachment, space.segment, deadline, writable=True)
         with self._writes.of(answer.connection):  # in which no request may be made
-            segment = attachment.begin_write(space.segment)
-            if segment is None:
-                raise StoreUnavailable(f"segment {space.segment} was taken back; try again")
-            try:
-                target = segment[space.offset : space.offset + len(value)]
-                return copy_and_checksum(target, value)
-            finally:
-                attachment.end_write(space.segment)
+            target = segments[space.segment][space.offset : space.offset + len(value)]
+            return copy_and_checksum(target, value)
 
     def _abort(
         self, answer: Answer, slots: list[int], generations: list[int], deadline: Deadline
