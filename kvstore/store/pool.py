@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from moontide.transfer import Segment, check_memory
+from moontide.transfer import Segment
 from moontide.transfer.types import Instance
 
 from .allocator import OffsetAllocator
@@ -84,7 +84,6 @@ class Pool:
         self.settings = settings
         self._new_policy = new_policy
         self.segments: list[PoolSegment] = []
-        check_memory(settings.num_segments * settings.segment_bytes, "the DRAM pool")
         try:
             for index in range(settings.num_segments):
                 memory = Segment(settings.segment_bytes, name=f"moontide-dram-{index}")

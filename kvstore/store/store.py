@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import repeat
 
+from moontide.transfer import check_memory
 from moontide.transfer.types import Instance
 
 from ..errors import InvalidRequest
@@ -56,6 +57,10 @@ class Store:
     InvalidRequest; what a peer can cause (a finished reservation, a miss, no room) is a result."""
 
     def __init__(self, settings: PoolSettings, instance: Instance, now: float) -> None:
+        check_memory(
+            settings.memory_bytes,
+            f"a DRAM tier of {settings.dram_bytes} bytes and {settings.max_entries} entries",
+        )
         self.settings = settings
         self.instance = instance
         self.events = EventLog(self._holdings)

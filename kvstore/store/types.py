@@ -21,6 +21,9 @@ ExtentCallback = Callable[[bool], None]
 
 MAX_POOL_ENTRIES = (1 << 32) - 2
 MAX_SEGMENTS = 1 << 16
+ENTRY_MEMORY_BYTES = 300
+"""What an entry with a short key costs beyond its bytes: slot, key, columns (a test holds us to
+it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,11 @@ class PoolSettings:
     @property
     def num_segments(self) -> int:
         return self.dram_bytes // self.segment_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the pool and a full catalog take."""
+        return self.num_segments * self.segment_bytes + self.max_entries * ENTRY_MEMORY_BYTES
 
 
 class ReserveResult(NamedTuple):

@@ -15,6 +15,7 @@ import pytest
 from moontide.kvstore.errors import InvalidRequest, OutOfSpace
 from moontide.kvstore.keys import EntryId, string_entry_id
 from moontide.kvstore.store import PoolSettings, ReserveResult, Store
+from moontide.kvstore.store.types import ENTRY_MEMORY_BYTES
 from moontide.kvstore.types import PutStatus, ReserveStatus
 from moontide.transfer import checksum
 from moontide.transfer.errors import SegmentUnavailable
@@ -23,7 +24,6 @@ from moontide.transfer.types import Instance
 
 from .conftest import SEGMENT_BYTES, MakeNode, Node
 
-MAX_ENTRY_BYTES = 300
 MAX_PAUSE_SECONDS = 0.020
 FIXED_BYTES = 16 << 20
 """Event ring and heap blocks that a few survivors keep: the same for any number of entries."""
@@ -102,7 +102,7 @@ def test_r46_tiny_entries_cost_little_and_are_given_back(count: int) -> None:
     )
     seen = json.loads(done.stdout)
     assert seen["entries"] == count
-    assert seen["bytes_each"] <= MAX_ENTRY_BYTES, seen
+    assert seen["bytes_each"] <= ENTRY_MEMORY_BYTES, seen
     assert seen["kept"] <= 0.05 * seen["grown"] + FIXED_BYTES, seen
     assert seen["pause"] <= MAX_PAUSE_SECONDS, seen
     assert seen["differences"] == []
@@ -112,7 +112,8 @@ def test_r70_pool_larger_than_memory_names_asked_and_available() -> None:
     asked = available_memory().available_bytes // (1 << 30) * (2 << 30) + (2 << 30)
     gc.collect()
     before = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(SegmentUnavailable, match=rf"DRAM pool asks for {asked} bytes; \d+ are"):
+    message = rf"DRAM tier of {asked} bytes and 1000 entries asks for {asked + 300_000} bytes; \d+"
+    with pytest.raises(SegmentUnavailable, match=message):
         Store.create(
             PoolSettings(dram_bytes=asked, segment_bytes=1 << 30, max_entries=1000),
             Instance.new("node"),
