@@ -77,7 +77,9 @@ class LayerStore:
             self.give_up()
 
     def _ended(self, result: JobResult) -> None:
-        """The whole store's one result."""
+        """The whole store's one result: committed, or ended before its time."""
+        if result.status is not JobStatus.DONE:
+            self.given_up = True
 
     def _left(self) -> float:
         return max(0.001, self._deadline - time.monotonic())

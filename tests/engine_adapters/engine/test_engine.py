@@ -42,13 +42,14 @@ def test_chunks_and_batches_give_the_tokens_of_the_bare_decoder(
     bench.settle()
 
 
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.soak)])
 def test_r11_many_requests_in_a_small_pool_equal_the_serial_run(
-    make_bench: MakeBench, model: LoadedModel
+    make_bench: MakeBench, model: LoadedModel, rounds: int
 ) -> None:
     prompts = [prompt(20 + 3 * number, number % 5) for number in range(16)]
     expected = [greedy(model, each, 24) for each in prompts]
     bench = make_bench(num_pages=28, max_running=16, max_batch_tokens=32)
-    for _ in range(2):
+    for _ in range(rounds):
         running = [bench.start(each, 24) for each in prompts]
         for request, tokens in zip(running, expected, strict=True):
             assert request.result().token_ids == tokens
