@@ -86,6 +86,9 @@ class Attachment:
         """True while the segment is mapped writable."""
         return segment in self._granted
 
+    def has_granted(self) -> bool:
+        return bool(self._granted)
+
     def add_granted(self, segment: int, descriptor: int, num_bytes: int) -> None:
         """Takes the descriptor. Raises TransferError when it is not what was announced,
         SegmentTaken while the segment is being given back."""

@@ -31,8 +31,9 @@ from .writes import RunningWrites
 
 logger = logging.getLogger(__name__)
 
-TEND_SECONDS = 1.0
 REDIAL_SECONDS = 1.0
+RETELL_SECONDS = 0.5
+SILENCE_SECONDS = 1.0
 
 
 class ChannelReply(NamedTuple):
@@ -43,6 +44,11 @@ class ChannelReply(NamedTuple):
 
 
 OnReply = Callable[[ChannelReply], None]
+
+
+class _Pending(NamedTuple):
+    on_reply: OnReply
+    asked: float | None  # when; None for what the daemon may answer late
 
 
 class Listener(Protocol):
@@ -63,8 +69,10 @@ class Channel:
         counters: ClientCounters,
         *,
         on_notice: Callable[[Attachment, wire.Reply], bool],
-        tend: Callable[[], None],
+        tend: Callable[[], float],
     ) -> None:
+        """`tend` is called on the io thread from time to time; it returns in how many seconds
+        again."""
         self.writes = writes
         self.counters = counters
         self.copier = Copier()
@@ -73,7 +81,7 @@ class Channel:
         self._on_notice = on_notice
         self._tend = tend
         self._connection: Connection | None = None
-        self._pending: dict[int, OnReply] = {}
+        self._pending: dict[int, _Pending] = {}
         self._mapping: dict[tuple[int, bool], list[Callable[[bool], None]]] = {}
         self._outbox: deque[memoryview] = deque()
         self._last_request = 0
@@ -88,7 +96,7 @@ class Channel:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="moontide-io", daemon=True)
-        self._timers.call_at(0.0, self._every_second)
+        self._timers.call_at(0.0, self._tend_again)
         self._dial()
         self._thread.start()
 
@@ -158,10 +166,9 @@ class Channel:
         if self._connection is None:
             self.post(lambda: on_reply(ChannelReply(None)))
             return
-        if not self._pending:
-            self._heard = time.monotonic()
         self._last_request = self._last_request % 0xFFFFFFFF + 1
-        self._pending[self._last_request] = on_reply
+        prompt = not isinstance(message, wire.AwaitExtent)
+        self._pending[self._last_request] = _Pending(on_reply, time.monotonic() if prompt else None)
         num_bytes = sum(map(len, payload))
         head = wire.encode_frame(message, self._last_request, num_bytes)
         self._outbox.extend(memoryview(part) for part in (head, *payload) if len(part))
@@ -195,7 +202,7 @@ class Channel:
             if reply.message is not None:
                 attachment.released(segment)
             elif not attachment.retired and not self._closed:
-                again = time.monotonic() + TEND_SECONDS
+                again = time.monotonic() + RETELL_SECONDS
                 self.call_at(again, lambda: self._release_segment(attachment, segment))
 
         if self._connection is None or attachment is self.attachment:
@@ -247,9 +254,9 @@ class Channel:
             self._lose("a reply could not be used")
 
     def _dispatch(self, frame: Frame) -> None:
-        on_reply = self._pending.pop(frame.request_id, None)
-        if on_reply is not None:
-            on_reply(ChannelReply(frame.message, frame.payload))
+        pending = self._pending.pop(frame.request_id, None)
+        if pending is not None:
+            pending.on_reply(ChannelReply(frame.message, frame.payload))
         elif frame.request_id or not self.attachment:
             raise ConnectionLost(f"the store answered request {frame.request_id}, never made")
         elif not self._on_notice(self.attachment, frame.message):
@@ -319,23 +326,23 @@ class Channel:
         self._sending = False
         self._dialer.hang_up(connection)
         pending, self._pending = self._pending, {}
-        for on_reply in pending.values():
-            on_reply(ChannelReply(None))
+        for request in pending.values():
+            request.on_reply(ChannelReply(None))
         for listener in list(self._listeners):
             listener.detached()
         if not self._closed:
             logger.info("store connection lost reason=%s", reason)
             self._dial()
 
-    def give_up_if_silent(self, since: float) -> None:
-        """A job's reply did not come in time: ends the connection, and with it whatever the daemon
-        still holds for it, unless the daemon has said anything since `since`."""
-        if self._pending and self._heard <= since:
+    def give_up_if_silent(self) -> None:
+        """A job missed its deadline: ends the connection, and with it whatever the daemon holds for
+        it, when a request that it answers at once has waited SILENCE_SECONDS without a sign."""
+        asked = next((each.asked for each in self._pending.values() if each.asked), None)
+        if asked and time.monotonic() - max(asked, self._heard) >= SILENCE_SECONDS:
             self._lose("the store does not answer")
 
-    def _every_second(self) -> None:
-        self._tend()
-        self.call_at(time.monotonic() + TEND_SECONDS, self._every_second)
+    def _tend_again(self) -> None:
+        self.call_at(time.monotonic() + self._tend(), self._tend_again)
 
     def _stop(self) -> None:
         self._closed = True

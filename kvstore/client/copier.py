@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from ..errors import StoreError
+
 logger = logging.getLogger(__name__)
 
 
@@ -43,7 +45,9 @@ class Copier:
             failure: BaseException | None = None
             try:
                 task.run()
-            except Exception as error:
+            except StoreError as error:
+                failure = error
+            except Exception as error:  # the boundary of one task
                 logger.exception("copy failed")
                 failure = error
             done(failure)

@@ -19,7 +19,7 @@ from ..errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from ..keys import BLOCK_KEY_BYTES, BlockKey, Namespace
+from ..keys import BlockKey, Namespace
 from .channel import Channel, ChannelReply
 from .deadline import Deadline
 from .job import Deliver, Job
@@ -167,7 +167,6 @@ class JobDesk:
             message = wire.PublishHbm(
                 self.namespace_id, b"".join(stored[part]), b"".join(removed[part])
             )
-            assert len(message.stored) % BLOCK_KEY_BYTES == 0
             self.channel.request(message, _ignore)
 
     # -- life -------------------------------------------------------------------------
@@ -211,10 +210,7 @@ class JobDesk:
         self.channel.remove_listener(self)
         for job in list(self._jobs.values()):
             job.stop(JobStatus.CANCELLED, "closed")
-        if self.namespace_id is not None and self._published:
-            message = wire.PublishHbm(self.namespace_id, b"", b"".join(self._published))
-            if len(self._published) <= wire.MAX_KEYS:
-                self.channel.request(message, _ignore)
+        self._send_published([], list(self._published))
 
     def _opened(self, reply: ChannelReply) -> None:
         message = reply.message

@@ -100,7 +100,7 @@ class Job:
     def _on_deadline(self) -> None:
         late = StoreTimeout(f"not done within {self._deadline_s:g} s")
         self.stop(JobStatus.TIMED_OUT, describe(late))
-        self.channel.give_up_if_silent(self._started)
+        self.channel.give_up_if_silent()
 
 
 def describe(error: StoreError) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from moontide.transfer import checksum, copy, copy_and_checksum
 
 from .. import wire
-from ..errors import Corrupt, StoreUnavailable, ViewExpired
+from ..errors import Corrupt, ViewExpired
 from ..slots import SlotReader
 from .channel import ChannelReply
 from .job import Deliver, Home, Job, describe
@@ -122,7 +122,7 @@ class LoadJob(Job):
     def start(self, namespace: int) -> None:
         attachment = self.channel.attachment
         if attachment is not self._ticket.located.attachment:
-            self.fail(StoreUnavailable("the ticket is of a store that has gone; look up again"))
+            self.fail(ViewExpired("the ticket is of a store that has gone; look up again"))
         elif attachment.shared_memory:
             self._map_segments()
         else:

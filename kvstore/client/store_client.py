@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Key = str | bytes
 CLOSE_SECONDS = 1.0
+TEND_SECONDS = 1.0
+GRANTED_TEND_SECONDS = 0.1
 
 
 def connect(
@@ -81,6 +83,7 @@ class StoreClient:
         self._writer = Writer(self._link, self._writes, self._io)
         self._channel_lock = threading.Lock()
         self._channel: Channel | None = None
+        self._block_stores: weakref.WeakSet[BlockStore] = weakref.WeakSet()
         self._link.open(Deadline(self._timeout_s))
         _clients.add(self)
 
@@ -249,13 +252,16 @@ class StoreClient:
         except BaseException:
             store.close()
             raise
+        self._block_stores.add(store)
         return store
 
     # -- life -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Idempotent. Ends pins, reservations and jobs, and gives granted segments back; data of
-        views stays readable."""
+        """Idempotent. Closes its block stores, ends pins and reservations, and gives granted
+        segments back; data of views stays readable."""
+        for store in list(self._block_stores):
+            store.close()
         self._dialer.stop()
         with self._channel_lock:
             if self._channel is not None:
@@ -299,9 +305,17 @@ class StoreClient:
                     self._writes,
                     self.counters,
                     on_notice=self._on_notice,
-                    tend=self._link.take_notices,
+                    tend=self._tend,
                 )
             return self._channel
+
+    def _tend(self) -> float:
+        """A wish for a segment may come over the connection that only calls read. Seconds until it
+        is worth looking again."""
+        self._link.take_notices()
+        attachment = self._attachments.current
+        granted = attachment is not None and attachment.has_granted()
+        return GRANTED_TEND_SECONDS if granted else TEND_SECONDS
 
     def _on_notice(self, attachment: Attachment, message: wire.Reply) -> bool:
         if isinstance(message, wire.RevokeSegment):

@@ -145,7 +145,7 @@ def test_r12_views_of_a_lost_daemon_stay_readable_and_expire(store_daemon: Start
         wait_until(lambda: results.extend(kv.poll()) or results)
         assert results[0].job == job
         assert results[0].failed_blocks == (0, 1, 2, 3)
-        assert results[0].reason.startswith("unavailable: ")
+        assert results[0].reason.startswith("view_expired: ")
         assert client.put("key", b"again").status is PutStatus.STORED
         assert client.get("key") == b"again"
         assert client.stats()["pins"] == 0
