@@ -29,6 +29,9 @@ class Door(Protocol):
     def daemon(self) -> str:
         """Instance of the daemon seen last; empty before the first."""
 
+    def wait(self, seconds: float) -> None:
+        """Until a daemon was seen, at most so long. Returns at once where none is expected."""
+
     def close(self) -> None: ...
 
 
@@ -40,6 +43,9 @@ class NoStore:
 
     def daemon(self) -> str:
         return ""
+
+    def wait(self, seconds: float) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -56,6 +62,7 @@ class StoreDoor:
         self._told: type[Exception] | None = None
         self._client: StoreClient | None = None
         self._store: BlockStore | None = None
+        self._attached = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-door", daemon=True)
         self._thread.start()
@@ -67,6 +74,9 @@ class StoreDoor:
 
     def daemon(self) -> str:
         return self._daemon
+
+    def wait(self, seconds: float) -> None:
+        self._attached.wait(seconds)
 
     def close(self) -> None:
         self._closing.set()
@@ -99,5 +109,6 @@ class StoreDoor:
         daemon = str(self._client.stats(timeout_s=_CHECK_SECONDS)["instance"])
         if daemon != self._daemon:
             self._daemon = daemon
+            self._attached.set()
             self._told = None
             _log.info("store_attached address=%s instance=%s", self._address, daemon)

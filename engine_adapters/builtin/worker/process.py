@@ -32,6 +32,7 @@ from .build import choose_device, limits_of, make_pool, namespace_of
 from .service import WorkerService
 from .settings import NO_STORE, WorkerSettings
 
+_STORE_SECONDS = 2.0
 _DRAIN_SECONDS = 4.0
 _POLL_SECONDS = 0.05
 _LOOK_SECONDS = 0.5
@@ -92,6 +93,7 @@ class _Worker:
             token=self._process.token(),
             hosts=self._process.allowed_hosts,
         )
+        await asyncio.to_thread(door.wait, _STORE_SECONDS)  # a cold start is stored too
         engine.start()
         server = await HttpServer.start(app, listener)
         keeper = Keeper(membership, self._record(server.url, door))

@@ -69,6 +69,9 @@ class FixedDoor:
     def daemon(self) -> str:
         return "test-daemon"
 
+    def wait(self, seconds: float) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
