@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import xxhash
@@ -89,6 +90,13 @@ def result_of(kv: BlockStore, job: JobId, seconds: float = SECONDS) -> JobResult
     results: list[JobResult] = []
     wait_until(lambda: results.extend(kv.poll()) or any(r.job == job for r in results), seconds)
     return next(result for result in results if result.job == job)
+
+
+def fork() -> int:
+    """`os.fork`; Python 3.12 and later warn of it in a process with threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 class Scribbler:

@@ -13,9 +13,12 @@ import xxhash
 
 from moontide.kvstore import (
     BlockStore,
+    Busy,
     Corrupt,
     Group,
     InvalidRequest,
+    JobId,
+    JobResult,
     JobStatus,
     KVLayout,
     LayoutMismatch,
@@ -29,6 +32,7 @@ from moontide.kvstore import (
     kv_entry_id,
     wire,
 )
+from moontide.kvstore.client import desk
 
 from ...store_process import StartStore, StoreProcess
 from .helpers import (
@@ -491,6 +495,30 @@ def test_a_ticket_is_renewed_and_released_by_any_connection(
     buffers = buffers_for(kv, [1], 6)
     job = kv.submit_load(expiring, [1], buffers, deadline_s=SECONDS)
     assert result_of(kv, job).status is JobStatus.DONE  # still there: right all the same
+
+
+def test_a_very_long_prompt_is_found_in_part(kv: BlockStore) -> None:
+    """One reply stays within a frame: a prompt of a million tokens is looked up as far as fits."""
+    tokens = range(16 * 40_000)
+    write_prompt(kv, tokens[:64])
+    hit = kv.lookup(tokens, timeout_s=30)
+    assert hit.num_tokens == 64
+    with pytest.raises(InvalidRequest, match=r"40000 blocks of 1 shards.*16384"):
+        kv.begin_store(tokens, deadline_s=1)
+
+
+def test_too_many_open_jobs_are_refused(kv: BlockStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "MAX_OPEN_JOBS", 3)
+    stores = [kv.begin_store(range(n * 1000, n * 1000 + 32), deadline_s=SECONDS) for n in range(3)]
+    with pytest.raises(Busy, match=r"3 jobs are open"):
+        kv.submit_lookup(TOKENS, deadline_s=1)
+    for store in stores:
+        kv.abort(store)
+    ended: list[JobResult] = []
+    wait_until(lambda: ended.extend(kv.poll()) or len(ended) == 3)
+    kv.cancel(stores[0].job)  # finished: no error
+    kv.cancel(JobId(0))  # never existed: neither
+    assert kv.lookup(TOKENS).num_tokens == 0
 
 
 def test_wrong_arguments_name_what_is_wrong(kv: BlockStore) -> None:

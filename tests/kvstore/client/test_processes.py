@@ -15,7 +15,7 @@ import pytest
 from moontide.kvstore import PutStatus, StoreClient, wire
 
 from ...store_process import StartStore, StoreProcess
-from .helpers import NAMESPACE, Scribbler, address, client_of, wait_until
+from .helpers import NAMESPACE, Scribbler, address, client_of, fork, wait_until
 
 CHILD = Path(__file__).with_name("child.py")
 ENDED_SECONDS = 10.0
@@ -106,7 +106,7 @@ def test_r18_what_killed_clients_held_is_freed_100_times(store_daemon: StartStor
 def test_r18_a_client_killed_in_the_middle_of_a_put(store_daemon: StartStore) -> None:
     """The key is absent, and the space is back."""
     daemon = store_daemon("--dram", "8MiB", "--segment", "4MiB")
-    pid = os.fork()
+    pid = fork()
     if not pid:
         with Scribbler(daemon) as dying:
             reply = dying.request(wire.Reserve([b"shalf"], [4 << 20]))

@@ -30,6 +30,7 @@ from .helpers import (
     address,
     check_prompt,
     client_of,
+    fork,
     result_of,
     wait_until,
     write_prompt,
@@ -270,7 +271,7 @@ def test_a_child_left_behind_does_not_keep_the_connection(store_daemon: StartSto
     watcher = connect(address(daemon))
     client = connect(address(daemon))
     kv = client.kv(NAMESPACE)
-    pid = os.fork()
+    pid = fork()
     if not pid:
         signal.pause()
     try:
