@@ -75,13 +75,15 @@ class WorkerProcess:
             self.command(), env=environment(), stderr=subprocess.PIPE, text=True
         )
         deadline = time.monotonic() + START_SECONDS
-        while True:
-            with contextlib.suppress(OSError):
-                if self.get("/readyz").status == 200:
-                    return
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline, "the worker did not become ready"
+        while not self._is_ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the worker did not start: {self.stop(signal.SIGKILL)}")
             time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.get("/readyz").status == 200
+        return False
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         """Exit status and what it said on stderr."""

@@ -101,10 +101,11 @@ class _Worker:
         stop = asyncio.create_task(wait_for_stop())
         try:
             await keeper.start()
+            service.accepting = True
             self._process.report_ready(url=server.url, model=self._model.name)
             ends: set[asyncio.Future[Any]] = {stop, failure}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            service.draining = True
+            service.accepting = False
             telling.cancel()
             await keeper.close()
             await _drain(engine)

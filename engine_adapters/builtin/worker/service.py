@@ -29,10 +29,10 @@ _Plain = Call[None, None]
 
 
 class WorkerService:
-    """Answers from the engine. `draining` set: no new work is taken."""
+    """Answers from the engine. Work is taken while `accepting`."""
 
     def __init__(self, engine: Engine, model: LoadedModel, namespace: Namespace) -> None:
-        self.draining = False
+        self.accepting = False
         self._engine = engine
         self._metrics = WorkerMetrics(lambda: engine.stats)
         self._completions = Completions(engine, model, self._metrics)
@@ -143,9 +143,12 @@ class WorkerService:
         return Ready()
 
     def _check_ready(self) -> None:
-        if self.draining or not self._engine.is_alive:
+        if not (self.accepting and self._engine.is_alive):
             raise HttpError(
-                503, "engine_stopped", "this worker is shutting down; ask another", retryable=True
+                503,
+                "not_ready",
+                "this worker is starting or shutting down; ask another",
+                retryable=True,
             )
 
 
