@@ -22,10 +22,9 @@ PROMPT = "The tide came in over the flats, and "
 def worker(
     tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path
 ) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path_factory.mktemp("worker"), tiny_model_dir)
-    worker.start()
-    yield worker
-    status, said = worker.stop()
+    with WorkerProcess(tmp_path_factory.mktemp("worker"), tiny_model_dir) as worker:
+        yield worker
+        status, said = worker.stop()
     assert status == 0, said
 
 
@@ -129,21 +128,20 @@ def test_metrics_have_units_and_count(worker: WorkerProcess) -> None:
 
 
 def test_it_registers_and_leaves_within_ten_seconds(tmp_path: Path, tiny_model_dir: Path) -> None:
-    worker = WorkerProcess(tmp_path, tiny_model_dir)
-    worker.start()
-    membership = open_membership(f"file:{tmp_path / 'cluster'}")
-    (member,) = membership.members()
-    assert isinstance(member.record, WorkerRecord)
-    document = worker.get("/v1/tokenizer").body
-    assert member.record.url == f"http://127.0.0.1:{worker.port}"
-    assert member.record.namespace == document["namespace"]
-    stream = worker.stream([7] * 20, 480)
-    next(stream)
-    started = time.monotonic()
-    status, said = worker.stop()
-    assert time.monotonic() - started < 10
-    assert status == 0, said
-    assert membership.members() == []
+    with WorkerProcess(tmp_path, tiny_model_dir) as worker:
+        membership = open_membership(f"file:{tmp_path / 'cluster'}")
+        (member,) = membership.members()
+        assert isinstance(member.record, WorkerRecord)
+        document = worker.get("/v1/tokenizer").body
+        assert member.record.url == f"http://127.0.0.1:{worker.port}"
+        assert member.record.namespace == document["namespace"]
+        stream = worker.stream([7] * 20, 480)
+        next(stream)
+        started = time.monotonic()
+        status, said = worker.stop()
+        assert time.monotonic() - started < 10
+        assert status == 0, said
+        assert membership.members() == []
 
 
 @pytest.mark.parametrize(
@@ -181,14 +179,13 @@ def test_a_taken_port_is_named(tmp_path: Path, tiny_model_dir: Path) -> None:
 
 
 def test_a_dead_engine_ends_the_process_and_says_why(tmp_path: Path, tiny_model_dir: Path) -> None:
-    worker = WorkerProcess(tmp_path, tiny_model_dir, launcher=BREAKING_LAUNCHER)
-    worker.start()
-    reply = worker.request("POST", "/v1/completions", {"prompt": "x"})
-    assert reply.status == 503
-    assert reply.body["error"]["retryable"] is True
-    status, said = worker.wait()
-    assert status == 1
-    assert said.strip().splitlines()[-1].startswith("moontide worker: the engine failed")
+    with WorkerProcess(tmp_path, tiny_model_dir, launcher=BREAKING_LAUNCHER) as worker:
+        reply = worker.request("POST", "/v1/completions", {"prompt": "x"})
+        assert reply.status == 503
+        assert reply.body["error"]["retryable"] is True
+        status, said = worker.wait()
+        assert status == 1
+        assert said.strip().splitlines()[-1].startswith("moontide worker: the engine failed")
 
 
 BREAKING_LAUNCHER = [

@@ -35,10 +35,9 @@ def worker(
     store_daemon: StartStore, tmp_path: Path, tiny_model_dir: Path
 ) -> Iterator[tuple[WorkerProcess, Any]]:
     store = store_daemon()
-    worker = WorkerProcess(tmp_path, tiny_model_dir, store=f"unix:{store.socket}")
-    worker.start()
-    yield worker, store
-    status, said = worker.stop()
+    with WorkerProcess(tmp_path, tiny_model_dir, store=f"unix:{store.socket}") as worker:
+        yield worker, store
+        status, said = worker.stop()
     assert status == 0, said
     assert "Traceback" not in said
 
@@ -102,9 +101,7 @@ def test_it_starts_without_a_daemon_and_finds_one_later(
 ) -> None:
     store = store_daemon()
     store.kill()
-    worker = WorkerProcess(tmp_path, tiny_model_dir, store=f"unix:{store.socket}")
-    worker.start()
-    try:
+    with WorkerProcess(tmp_path, tiny_model_dir, store=f"unix:{store.socket}") as worker:
         worker.complete(prompt(30))
         store.start()
         deadline = time.monotonic() + 10
@@ -120,8 +117,6 @@ def test_it_starts_without_a_daemon_and_finds_one_later(
         while told() != store.instance:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    finally:
-        worker.stop()
 
 
 def test_an_idle_worker_holds_nothing_in_the_store(worker: tuple[WorkerProcess, Any]) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 START_SECONDS = 30.0
 BLOCK = 8
@@ -41,7 +41,7 @@ class Reply:
 
 @dataclass
 class WorkerProcess:
-    """`start`, talk, `stop`."""
+    """`start`, talk, `stop`. As a context manager: started, and surely gone at the end."""
 
     folder: Path
     model: Path
@@ -79,6 +79,14 @@ class WorkerProcess:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the worker did not start: {self.stop(signal.SIGKILL)}")
             time.sleep(0.05)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process is not None:
+            self.stop(signal.SIGKILL)
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(OSError):
