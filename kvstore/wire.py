@@ -167,7 +167,11 @@ class Clear(_Message, frozen=True, tag=15):
 
 
 class Unpin(_Message, frozen=True, tag=16):
+    """`read_bytes`: what was read under this ticket; from shared memory the daemon sees nothing of
+    it. Answer: Ok."""
+
     ticket: bytes
+    read_bytes: int = 0
 
 
 class RenewTicket(_Message, frozen=True, tag=17):

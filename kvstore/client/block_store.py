@@ -125,7 +125,8 @@ class BlockStore:
     def release(self, ticket: Ticket | bytes) -> None:
         """Ends the pin. The daemon refuses and counts a second release."""
         if ticket_id := _ticket_id(ticket):
-            self._desk.tell(wire.Unpin(ticket_id))
+            read_bytes = ticket.located.read_bytes if isinstance(ticket, Ticket) else 0
+            self._desk.tell(wire.Unpin(ticket_id, read_bytes))
 
     def publish_hbm(
         self, stored_keys: Iterable[BlockKey], removed_keys: Iterable[BlockKey] = ()

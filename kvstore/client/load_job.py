@@ -45,6 +45,7 @@ class CopyRun:
         self.stopped = False  # set by any thread: end before the next part
         self.failed: set[int] = set()
         self.corrupt: set[StoredEntry] = set()
+        self.read_bytes = 0
         self._attachment = ticket.located.attachment
         self._parts = parts
         self._sent = sent
@@ -53,7 +54,9 @@ class CopyRun:
         for part in self._parts:
             if self.stopped:
                 return
-            if not all(self._copy(piece, part.destination) for piece in part.pieces):
+            if all(self._copy(piece, part.destination) for piece in part.pieces):
+                self.read_bytes += len(part.destination)
+            else:
                 self.failed.add(part.block)
 
     def _copy(self, piece: Piece, destination: memoryview) -> bool:
@@ -198,6 +201,7 @@ class LoadJob(Job):
         self._copying = None
         self._failed |= run.failed
         self._corrupt |= run.corrupt
+        self._ticket.located.read_bytes += run.read_bytes
         if error is not None:
             self._failed |= {part.block for part in self._parts}
         if self._stop is not None:

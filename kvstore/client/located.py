@@ -90,8 +90,8 @@ Plan = tuple[tuple[LayerPiece, ...], ...]
 
 
 class LocatedBlocks:
-    """Blocks of one lookup, in prompt order; immutable. Good for as long as each entry's header
-    slot shows its generation, in the attachment it was looked up in."""
+    """Blocks of one lookup, in prompt order. Good for as long as each entry's header slot shows its
+    generation, in the attachment it was looked up in. `read_bytes` counts what was loaded."""
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class LocatedBlocks:
     ) -> None:
         """Raises InvalidRequest when the reply contradicts itself."""
         self.attachment = attachment
+        self.read_bytes = 0  # I/O thread
         self.keys = tuple(keys[: len(reply.blocks)])
         self.tiers = tuple(_coldest(block) for block in reply.blocks)
         self.checksums: NDArray[np.uint64] = np.frombuffer(reply.checksums, "<u8")

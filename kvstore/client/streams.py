@@ -30,6 +30,7 @@ class BlockReader:
         self._deadline = deadline
         self._hit = self._find(keys, PIN_SECONDS)
         self._ticket = self._hit.ticket
+        self._read_bytes = 0
 
     @property
     def num_tokens(self) -> int:
@@ -54,13 +55,14 @@ class BlockReader:
         buffers = [bytearray(num_bytes) for _ in self._hit.blocks]
         make = self._jobs.load(self._hit.ticket, [layer], [buffers], None)
         raise_unless_done(self._jobs.desk.run(make, self._deadline))
+        self._read_bytes += num_bytes * len(buffers)
         return [memoryview(buffer) for buffer in buffers]
 
     def close(self) -> None:
         """Ends the pin. Idempotent."""
         ticket_id, self._ticket = self._ticket.id, self._hit.ticket
         if ticket_id:
-            self._jobs.desk.tell(wire.Unpin(ticket_id))
+            self._jobs.desk.tell(wire.Unpin(ticket_id, self._read_bytes))
 
     def __enter__(self) -> BlockReader:
         return self

@@ -345,7 +345,6 @@ class Store:
         self._entries.touch(reversed(found.slots), now)
         self._counters.hits += len(found.slots)
         self._counters.misses += (len(keys) - len(found.blocks)) * len(wanted)
-        self._counters.bytes_out += sum(map(self._contents.length, found.slots))
         checksums = self._contents.checksums(found.slots)
         return BlocksFound(found.blocks, found.shards, checksums, ticket)
 
@@ -354,10 +353,11 @@ class Store:
         committed = self._catalog.committed
         return [entry in committed for entry in entries]
 
-    def unpin(self, owner: OwnerId, ticket: bytes) -> None:
-        """Ends a view of this owner, or a ticket of anyone. Raises InvalidRequest (counted) on an
-        unknown one or another owner's view."""
+    def unpin(self, owner: OwnerId, ticket: bytes, read_bytes: int = 0) -> None:
+        """Ends a view of this owner, or a ticket of anyone; `read_bytes` were read under it. Raises
+        InvalidRequest (counted) on an unknown one or another owner's view."""
         self._pins.release(self._owners.get(owner), ticket)
+        self._counters.bytes_out += read_bytes
 
     def renew(self, ticket: bytes, ttl_s: float, now: float) -> None:
         """Raises InvalidRequest on an unknown or expired ticket, or a view."""

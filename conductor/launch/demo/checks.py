@@ -72,7 +72,7 @@ def _tier_faults(case: Case, reply: Reply, kv_token_bytes: int, store: StoreTraf
                 f"{moved} B came from {tier}, {tokens} tokens are {tokens * kv_token_bytes} B"
             )
     from_dram = reply.evidence.cached_by_tier.get("dram", 0)
-    if store.bytes_out < from_dram * kv_token_bytes:
+    if store.bytes_out < from_dram * kv_token_bytes or (store.bytes_out and not from_dram):
         found.append(f"the store counted {store.bytes_out} B out for {from_dram} tokens from dram")
     if from_dram and not _layers_in_order(reply):
         found.append("the times of first layer, last layer and end of prefill are out of order")

@@ -31,7 +31,7 @@ _TIER_COUNTERS = {
     "expirations": ("expirations", "Entries whose TTL ended"),
     "removals": ("removals", "Entries removed by users"),
     "bytes_in": ("written_bytes", "Bytes committed"),
-    "bytes_out": ("read_bytes", "Bytes of entries found"),
+    "bytes_out": ("read_bytes", "Bytes that clients read"),
     "corrupt": ("corrupt_entries", "Entries dropped for wrong bytes"),
     "disk_errors": ("disk_errors", "Failed disk operations"),
 }

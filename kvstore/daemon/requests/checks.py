@@ -13,6 +13,7 @@ from ...wire import MAX_KEYS
 
 MAX_SECONDS = 86400.0
 _KV_ENTRY_BYTES = 1 + BLOCK_KEY_BYTES + SHARD_BYTES
+_MAX_READ_BYTES = 1 << 50
 _MAX_U32 = 0xFFFFFFFF
 _MAX_U64 = 0xFFFFFFFFFFFFFFFF
 
@@ -54,6 +55,12 @@ def block_keys(keys: bytes) -> list[BlockKey]:
         BlockKey(keys[start : start + BLOCK_KEY_BYTES])
         for start in range(0, len(keys), BLOCK_KEY_BYTES)
     ]
+
+
+def read_bytes(num_bytes: int) -> None:
+    """What a client says that it read: a figure for the counters, so only its sanity matters."""
+    if not 0 <= num_bytes <= _MAX_READ_BYTES:
+        raise InvalidRequest(f"read_bytes is {num_bytes}; it must lie in 0..{_MAX_READ_BYTES}")
 
 
 def shards(packed: Sequence[bytes], num_keys: int) -> list[Shard]:

@@ -216,7 +216,8 @@ def clear(peer: Peer, message: wire.Clear) -> wire.CountReply:
 
 
 def unpin(peer: Peer, message: wire.Unpin) -> wire.Ok:
-    peer.store.unpin(peer.owner, message.ticket)
+    checks.read_bytes(message.read_bytes)
+    peer.store.unpin(peer.owner, message.ticket, message.read_bytes)
     return wire.Ok()
 
 

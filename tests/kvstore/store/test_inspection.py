@@ -157,3 +157,13 @@ def test_audit_finds_what_is_wrong(filled: Node) -> None:
     segment.allocator.used_bytes += 64
     assert len(store.audit().differences) == 2
     segment.allocator.used_bytes -= 64
+
+
+def test_bytes_out_of_blocks_are_what_readers_say_they_read(filled: Node) -> None:
+    owner = filled.connect()
+    before = filled.store.stats(filled.now).tiers["dram"].bytes_out
+    ticket = filled.pin(owner, "k/2")
+    pinned = filled.store.stats(filled.now).tiers["dram"].bytes_out
+    filled.store.unpin(owner, ticket, 768)
+    assert filled.store.stats(filled.now).tiers["dram"].bytes_out == pinned + 768
+    assert pinned >= before
