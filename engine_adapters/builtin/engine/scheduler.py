@@ -28,6 +28,7 @@ class Limits:
     block_tokens: int
     context_tokens: int
     max_batch_tokens: int
+    idle_batch_tokens: int  # while nobody decodes, so that a long step delays no token
     max_running: int
     max_waiting: int
 
@@ -99,6 +100,10 @@ class Scheduler:
     def waiting(self) -> Seq[Sequence]:
         return self._waiting
 
+    @property
+    def running(self) -> Seq[Sequence]:
+        return self._running
+
     def add(self, sequence: Sequence) -> None:
         """Queues a new sequence in phase LOOKUP."""
         sequence.keys = self._keys_of(sequence.token_ids)
@@ -123,8 +128,9 @@ class Scheduler:
         """The next step; empty when nothing can run. Every chunk's pages are allocated."""
         chunks: list[Chunk] = []
         preempted: list[Sequence] = []
-        budget = self.limits.max_batch_tokens
-        for sequence in [s for s in self._running if s.is_decoding]:
+        decoding = [s for s in self._running if s.is_decoding]
+        budget = self.limits.max_batch_tokens if decoding else self.limits.idle_batch_tokens
+        for sequence in decoding:
             if budget == 0 or sequence.phase is not Phase.RUNNING:
                 continue
             if self._grow(sequence, preempted):
@@ -251,7 +257,7 @@ class Scheduler:
         step's copies stay within proportion to its compute."""
         size, start = self.limits.block_tokens, sequence.num_computed
         count = min(sequence.num_tokens - start, budget)
-        most = sequence.stored_blocks + self.limits.max_batch_tokens // size + 1
+        most = sequence.stored_blocks + max(self.limits.max_batch_tokens, count) // size + 1
         whole = (start + count) // size
         store = range(sequence.stored_blocks, max(sequence.stored_blocks, min(whole, most)))
         return Chunk(sequence, start, count, load, store)

@@ -74,6 +74,7 @@ def limits_of(settings: WorkerSettings, config: ModelConfig) -> Limits:
         block_tokens=settings.block_tokens,
         context_tokens=config.context_tokens,
         max_batch_tokens=settings.max_batch_tokens,
+        idle_batch_tokens=settings.idle_batch_tokens,
         max_running=settings.max_running,
         max_waiting=settings.max_waiting,
     )

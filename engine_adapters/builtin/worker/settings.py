@@ -41,6 +41,10 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     max_batch_tokens: Annotated[
         int, Meta(description="Most tokens computed in one step", ge=1, le=1 << 20)
     ] = 512
+    idle_batch_tokens: Annotated[
+        int,
+        Meta(description="Most tokens of a step in which no request decodes", ge=1, le=1 << 20),
+    ] = 2048
     max_running: Annotated[int, Meta(description="Most requests in one batch", ge=1, le=4096)] = 16
     max_waiting: Annotated[
         int, Meta(description="Most requests queued behind them", ge=0, le=65536)
@@ -66,6 +70,11 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             )
         if self.store != NO_STORE and not self.store.startswith("unix:"):
             raise ValueError(f"store={self.store}: write unix:PATH of a daemon's socket, or none")
+        if self.idle_batch_tokens < self.max_batch_tokens:
+            raise ValueError(
+                f"idle_batch_tokens={self.idle_batch_tokens} is less than "
+                f"max_batch_tokens={self.max_batch_tokens}; make it at least as large"
+            )
         if self.model.startswith("timed:"):
             raise ValueError(
                 f"model={self.model}: timed models are not supported yet; "

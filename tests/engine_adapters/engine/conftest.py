@@ -186,6 +186,7 @@ def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
                 block_tokens=BLOCK,
                 context_tokens=model.config.context_tokens,
                 max_batch_tokens=max_batch_tokens,
+                idle_batch_tokens=max_batch_tokens,
                 max_running=max_running,
                 max_waiting=max_waiting,
             )

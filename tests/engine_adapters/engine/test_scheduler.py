@@ -27,11 +27,12 @@ def keys_of(token_ids: Seq[int]) -> list[BlockKey]:
     return block_keys(NAMESPACE, token_ids)
 
 
-def limits(max_batch_tokens: int = 16, max_running: int = 8) -> Limits:
+def limits(max_batch_tokens: int = 16, max_running: int = 8, idle_batch_tokens: int = 16) -> Limits:
     return Limits(
         block_tokens=BLOCK,
         context_tokens=64,
         max_batch_tokens=max_batch_tokens,
+        idle_batch_tokens=idle_batch_tokens,
         max_running=max_running,
         max_waiting=64,
     )
@@ -72,6 +73,15 @@ def test_a_long_prompt_is_computed_in_chunks_beside_decodes() -> None:
         (short, 4, 1),
         (long, 15, 15),
     ]
+
+
+def test_a_prompt_that_delays_nobody_is_computed_in_larger_chunks() -> None:
+    core = scheduler(idle_batch_tokens=40)
+    arrive(core, 1, range(30))
+    (alone,) = run_step(core).chunks
+    assert (alone.num_tokens, alone.store) == (30, range(7))
+    arrive(core, 2, range(100, 130))
+    assert [chunk.num_tokens for chunk in run_step(core).chunks] == [1, 15]
 
 
 def test_a_sequence_waits_for_its_lookup_without_blocking_others() -> None:
@@ -199,7 +209,7 @@ REQUEST = strategies.tuples(
 def test_r22_every_request_ends_and_everything_is_given_back(
     requests: list[tuple[int, int, int, int, int]], num_pages: int, budget: int, max_running: int
 ) -> None:
-    core = Scheduler(limits(budget, max_running), PagePool(num_pages), keys_of)
+    core = Scheduler(limits(budget, max_running, 2 * budget), PagePool(num_pages), keys_of)
     wanted: dict[Sequence, int] = {}
     doomed: list[Sequence] = []
     for number, (length, document, output, found, fault) in enumerate(requests):
@@ -222,8 +232,10 @@ def test_r22_every_request_ends_and_everything_is_given_back(
 def _step_with_faults(
     core: Scheduler, wanted: dict[Sequence, int], doomed: list[Sequence], broken: set[int]
 ) -> None:
+    beside_decodes = any(sequence.is_decoding for sequence in core.running)
     plan = core.plan()
-    assert sum(chunk.num_tokens for chunk in plan.chunks) <= core.limits.max_batch_tokens
+    budget = core.limits.max_batch_tokens if beside_decodes else core.limits.idle_batch_tokens
+    assert sum(chunk.num_tokens for chunk in plan.chunks) <= budget
     for chunk in plan.chunks:
         sequence = chunk.sequence
         first_written = chunk.start // BLOCK
