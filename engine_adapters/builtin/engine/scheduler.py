@@ -97,10 +97,6 @@ class Scheduler:
         return len(self._running)
 
     @property
-    def waiting(self) -> Seq[Sequence]:
-        return self._waiting
-
-    @property
     def running(self) -> Seq[Sequence]:
         return self._running
 
