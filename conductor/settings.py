@@ -7,14 +7,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.service import HostPort, Size
 
 Seconds = Annotated[float, Meta(gt=0)]
 
 
 class ConductorSettings(Struct, frozen=True, kw_only=True):
-    """One Conductor. Raises InvalidRequest for a membership that cannot have members."""
+    """One Conductor. Raises ValueError for a membership that cannot have members."""
 
     cluster: Annotated[
         str, Meta(description="Membership to find workers and stores in: file:DIRECTORY")
@@ -73,6 +72,6 @@ class ConductorSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.cluster == "memory":
-            raise InvalidRequest(
+            raise ValueError(
                 "cluster is memory, in which no other process can register: give file:DIRECTORY"
             )

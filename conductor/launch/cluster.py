@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
-from moontide.kvstore.errors import StoreError, StoreTimeout
-
 from .child import Child, ChildSpec, last_lines
+from .errors import ChildDied, TimedOut
 from .plan import Plan
 from .restart import GiveUp, RestartPolicy
 from .state import ClusterState, ConductorState, NodeState, WorkerState
@@ -24,12 +23,6 @@ _STOP_SECONDS = 10.0
 _SHOWN_LINES = 10
 
 Say = Callable[[str], None]
-
-
-class ChildDied(StoreError):
-    """A process ended that should run on; the text has the end of its log."""
-
-    code = "child_died"
 
 
 @dataclass(slots=True)
@@ -50,7 +43,7 @@ class Cluster:
         self._slots = [_Slot(spec) for spec in plan.specs()]
 
     def start(self) -> None:
-        """Start all and wait until each takes work. Raises ChildDied, StoreTimeout."""
+        """Start all and wait until each takes work. Raises ChildDied, TimedOut."""
         for slot in self._slots:
             self._start(slot)
             self._await_ready(slot)
@@ -123,7 +116,7 @@ class Cluster:
             self.check()
             now = time.monotonic()
             if now > deadline:
-                raise StoreTimeout(
+                raise TimedOut(
                     f"waited {_READY_SECONDS:g} s for {slot.spec.waits_for}; the end of its log:\n"
                     + "\n".join(last_lines(slot.spec.log_file, _SHOWN_LINES))
                 )

@@ -15,10 +15,10 @@ from types import FrameType
 
 import click
 
-from moontide.kvstore.errors import StoreTimeout
 from moontide.kvstore.service import Process, daemon_command
 
-from .cluster import ChildDied, Cluster, Say, running
+from .cluster import Cluster, Say, running
+from .errors import ChildDied, TimedOut
 from .plan import Plan, make_plan
 from .ports import fixed_ports, free_ports
 from .settings import DemoSettings, UpSettings
@@ -60,7 +60,7 @@ def _with_cluster(
     except _Stopped:
         say("ended")
         return 0 if process.name == "up" else 1
-    except (ChildDied, StoreTimeout) as error:
+    except (ChildDied, TimedOut) as error:  # their text is a log's lines
         say(str(error))
         return 1
 

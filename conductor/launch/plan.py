@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from moontide.kvstore.errors import InvalidRequest
+from moontide.kvstore.service import SettingsError
 
 from .child import ChildSpec
 from .ports import HOST, Ports
@@ -57,7 +57,7 @@ class Plan:
 
 
 def make_plan(settings: UpSettings, *, run_dir: Path, token_file: Path, ports: Ports) -> Plan:
-    """Raises InvalidRequest when the run directory's path is too long for a socket."""
+    """Raises SettingsError when the run directory's path is too long for a socket."""
     shared = ("--cluster", f"file:{run_dir / 'cluster'}", "--token-file", str(token_file))
     nodes = tuple(
         _node(settings, f"node-{index}", pair, run_dir, shared)
@@ -79,7 +79,7 @@ def _node(
 ) -> NodePlan:
     socket = run_dir / f"{name}.sock"
     if len(str(socket).encode()) > _MAX_SOCKET_BYTES:
-        raise InvalidRequest(
+        raise SettingsError(
             f"socket path {socket} exceeds {_MAX_SOCKET_BYTES} bytes; give a shorter --run-dir"
         )
     data_dir = run_dir / name

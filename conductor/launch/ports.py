@@ -6,7 +6,7 @@ import random
 import socket
 from dataclasses import dataclass
 
-from moontide.kvstore.errors import Conflict, OutOfSpace
+from .errors import LaunchError
 
 HOST = "127.0.0.1"
 _STORE_OFFSET = 20  # data, admin; the next node two further
@@ -26,14 +26,14 @@ class Ports:
 
 
 def fixed_ports(base: int, *, nodes: int, workers: int) -> Ports:
-    """Raises Conflict naming the first port that is taken."""
+    """Raises LaunchError naming the first port that is taken."""
     stores = tuple(
         (base + _STORE_OFFSET + 2 * n, base + _STORE_OFFSET + 2 * n + 1) for n in range(nodes)
     )
     ports = Ports(base, stores, tuple(base + _WORKER_OFFSET + n for n in range(workers)))
     for port in ports.all():
         if not is_free(port):
-            raise Conflict(
+            raise LaunchError(
                 f"port {port} on {HOST} is taken; stop what listens there, or give another "
                 f"--port-base (0: free ones)"
             )
@@ -41,7 +41,7 @@ def fixed_ports(base: int, *, nodes: int, workers: int) -> Ports:
 
 
 def free_ports(rng: random.Random, *, nodes: int, workers: int) -> Ports:
-    """Ports nobody listens on now. Raises OutOfSpace when there are too few."""
+    """Ports nobody listens on now. Raises LaunchError when there are too few."""
     wanted = 1 + 2 * nodes + workers
     found: list[int] = []
     for _ in range(_ATTEMPTS):
@@ -51,7 +51,7 @@ def free_ports(rng: random.Random, *, nodes: int, workers: int) -> Ports:
         if len(found) == wanted:
             break
     else:
-        raise OutOfSpace(f"found {len(found)} free ports on {HOST}, {wanted} are needed")
+        raise LaunchError(f"found {len(found)} free ports on {HOST}, {wanted} are needed")
     stores = tuple((found[1 + 2 * n], found[2 + 2 * n]) for n in range(nodes))
     return Ports(found[0], stores, tuple(found[1 + 2 * nodes :]))
 

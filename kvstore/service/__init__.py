@@ -3,7 +3,14 @@
 Other components import from here. Never imported by client code (it brings aiohttp).
 """
 
-from .command import CommonSettings, Process, daemon_command, explain_import_error, guarded
+from .command import (
+    CommandFailed,
+    CommonSettings,
+    Process,
+    daemon_command,
+    explain_import_error,
+    guarded,
+)
 from .http import (
     DEFAULT_ERRORS,
     AnyRoute,
@@ -32,6 +39,7 @@ __all__ = [
     "AnyRoute",
     "Auth",
     "Call",
+    "CommandFailed",
     "CommonSettings",
     "DEFAULT_ERRORS",
     "ErrorBody",

@@ -31,6 +31,11 @@ EXIT_INTERRUPTED = 130
 _ENGINE_PACKAGES = frozenset({"torch", "safetensors", "gguf"})
 
 
+class CommandFailed(Exception):
+    """A command cannot start or go on. The text says why, and what helps; components derive from it
+    what they need beyond that."""
+
+
 class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What every daemon takes beside its own settings."""
 
@@ -78,7 +83,7 @@ def daemon_command(
     """`moontide NAME`: a flag for every setting, `--config`, `--print-config`, and the common ones.
 
     `run` gets the settings in force and returns the exit status. An error that a user can cause
-    (StoreError, TransferError, OSError) ends in one line on stderr."""
+    (CommandFailed, StoreError, TransferError, OSError) ends in one line on stderr."""
     own = settings_of(settings_type)
     names = {setting.name for setting in own}
     common = [setting for setting in settings_of(CommonSettings) if setting.name not in names]
@@ -105,7 +110,7 @@ def guarded(name: str, body: Callable[[], int]) -> int:
         return body()
     except SettingsError as error:
         status, text = EXIT_USAGE, str(error)
-    except (StoreError, TransferError) as error:
+    except (CommandFailed, StoreError, TransferError) as error:
         status, text = EXIT_FAILED, str(error)
     except ImportError as error:
         status, text = EXIT_FAILED, explain_import_error(error)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from moontide.conductor.api_keys import read_api_keys
-from moontide.kvstore.errors import InvalidRequest
+from moontide.kvstore.service import SettingsError
 
 MOONTIDE = Path(sys.executable).with_name("moontide")
 
@@ -88,6 +88,6 @@ def test_api_keys_are_read_and_malformed_ones_named_by_line_only(tmp_path: Path)
     assert read_api_keys(path) == ["key-number-one", "key-number-two"]
     for text, message in [("# none\n", "holds no key"), ("good-key-1\ntwo words\n", "line 2")]:
         path.write_text(text)
-        with pytest.raises(InvalidRequest, match=message) as refused:
+        with pytest.raises(SettingsError, match=message) as refused:
             read_api_keys(path)
         assert "two words" not in str(refused.value)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from moontide.kvstore.errors import StoreUnavailable
-
 from ..cluster import Cluster
+from ..errors import Unreachable
 from ..settings import DemoSettings
 from .prompts import QUESTIONS
 from .report import Report, print_table, this_machine, write_json
@@ -18,7 +17,8 @@ def run_demo(
     settings: DemoSettings, cluster: Cluster, *, token: str, say: Callable[[str], None]
 ) -> int:
     """Send every question in every way, print and write the report; 0 only if every row is right.
-    Raises ChildDied when a process ends meanwhile, StoreError when a service refuses."""
+    Raises ChildDied when a process ends meanwhile, another LaunchError when a service
+    refuses."""
     plan = cluster.plan
     try:
         services = Services(plan.workers[0].url, plan.nodes[0].admin, token)
@@ -26,7 +26,7 @@ def run_demo(
         scenario.warm_up()
         for question in QUESTIONS[: settings.questions]:
             scenario.run(question)
-    except StoreUnavailable:
+    except Unreachable:
         cluster.check()  # rather say who died than which connection broke
         raise
     report = Report(

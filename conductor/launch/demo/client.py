@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from moontide.kvstore.errors import StoreError, StoreUnavailable
-
+from ..errors import Refused, Unreachable
 from .prompts import Message
 
 _TIMEOUT_SECONDS = 60.0
+_MAX_ERROR_BYTES = 4096
 T = TypeVar("T")
 
 
@@ -68,7 +68,8 @@ class Reply:
 
 
 def chat(url: str, model: str, messages: list[Message], *, max_tokens: int) -> Reply:
-    """Ask for a greedy, streamed answer. Raises StoreError with the service's own words."""
+    """Ask for a greedy, streamed answer. Raises Refused, with the service's own words, and
+    Unreachable."""
     body = {
         "model": model,
         "messages": messages,
@@ -93,13 +94,14 @@ def chat(url: str, model: str, messages: list[Message], *, max_tokens: int) -> R
             evidence = chunk.moontide or evidence
     ended = time.perf_counter()
     if usage is None or first is None:
-        raise StoreUnavailable(f"{url} ended its stream without an answer or without usage")
+        raise Unreachable(f"{url} ended its stream without an answer or without usage")
     rate = (usage.completion_tokens - 1) / max(ended - first, 1e-9)
     return Reply("".join(texts), first - started, rate, usage, evidence)
 
 
 def call(url: str, method: str, path: str, kind: type[T], *, token: str | None = None) -> T:
-    """One JSON request without a body of its own; the answer decoded. Raises StoreError."""
+    """One JSON request without a body of its own; the answer decoded. Raises Refused,
+    Unreachable."""
     body: dict[str, object] | None = {} if method == "POST" else None
     with _Exchange(url, method, path, body, token) as exchange:
         return msgspec.json.decode(exchange.read(), type=kind)
@@ -130,11 +132,12 @@ class _Exchange:
             self._connection.request(method, path, payload, headers)
             self._response = self._connection.getresponse()
             if self._response.status != 200:
-                answer = self._response.read(4096).decode("utf-8", "replace")
-                raise StoreError(f"{self._name} answered {self._response.status}: {answer}")
+                answer = self._response.read(_MAX_ERROR_BYTES).decode("utf-8", "replace")
+                self._connection.close()
+                raise Refused(f"{self._name} answered {self._response.status}: {answer}")
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise StoreUnavailable(f"{self._name}: {error}") from error
+            raise Unreachable(f"{self._name}: {error}") from error
 
     def __enter__(self) -> _Exchange:
         return self
@@ -155,5 +158,5 @@ class _Exchange:
                         return
                     yield data
         except (OSError, http.client.HTTPException) as error:
-            raise StoreUnavailable(f"{self._name}: the stream broke: {error}") from error
-        raise StoreUnavailable(f"{self._name}: the stream ended without [DONE]")
+            raise Unreachable(f"{self._name}: the stream broke: {error}") from error
+        raise Unreachable(f"{self._name}: the stream ended without [DONE]")

@@ -10,7 +10,7 @@ from importlib import resources
 
 import msgspec
 
-from moontide.kvstore.errors import InvalidRequest
+from ..errors import LaunchError
 
 BLOCK_TOKENS = 64
 MAX_TAIL_TOKENS = 28
@@ -64,11 +64,11 @@ def second_turn(first: list[Message], answer: str, *, tokens_before: int) -> lis
 
 
 def check_border(num_tokens: int) -> None:
-    """Raises InvalidRequest unless a prompt of `num_tokens` is long enough and ends shortly after a
+    """Raises LaunchError unless a prompt of `num_tokens` is long enough and ends shortly after a
     block border."""
     tail = num_tokens % BLOCK_TOKENS
     if num_tokens < MIN_PROMPT_TOKENS or not 1 <= tail <= MAX_TAIL_TOKENS:
-        raise InvalidRequest(
+        raise LaunchError(
             f"a prompt of {num_tokens} tokens ends {tail} after a block border: the demo's prompts "
             f"need at least {MIN_PROMPT_TOKENS} tokens and 1 to {MAX_TAIL_TOKENS} after a border"
         )

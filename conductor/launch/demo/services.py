@@ -7,8 +7,8 @@ import time
 import msgspec
 
 from moontide.kvstore import Group
-from moontide.kvstore.errors import StoreTimeout
 
+from ..errors import TimedOut
 from .client import call
 
 _SETTLE_SECONDS = 10.0
@@ -57,11 +57,11 @@ class Services:
         call(self._store, "POST", "/v1/clear", msgspec.Raw, token=self._token)
 
     def settle(self) -> None:
-        """Wait until everything the worker stores has been committed. Raises StoreTimeout."""
+        """Wait until everything the worker stores has been committed. Raises TimedOut."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while (running := self._stats().in_flight) > 0:
             if time.monotonic() > deadline:
-                raise StoreTimeout(f"{running} stores still run after {_SETTLE_SECONDS:g} s")
+                raise TimedOut(f"{running} stores still run after {_SETTLE_SECONDS:g} s")
             time.sleep(_POLL_SECONDS)
 
     def _stats(self) -> _StoreStats:

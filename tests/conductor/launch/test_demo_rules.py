@@ -22,9 +22,9 @@ from moontide.conductor.launch.demo.prompts import (
     second_turn,
 )
 from moontide.conductor.launch.demo.report import Case
+from moontide.conductor.launch.errors import LaunchError
 from moontide.engine_adapters.builtin.model.gguf_file import read_gguf
 from moontide.engine_adapters.builtin.model.gguf_tokenizer import gguf_tokenizer_json
-from moontide.kvstore.errors import InvalidRequest
 
 KV_BYTES = 46080
 PROMPT = 1738
@@ -88,7 +88,7 @@ def test_the_last_token_is_always_computed() -> None:
 
 @pytest.mark.parametrize("tokens", [1536, 1565, 1599, 100])
 def test_a_prompt_away_from_a_border_is_refused(tokens: int) -> None:
-    with pytest.raises(InvalidRequest, match=f"a prompt of {tokens} tokens"):
+    with pytest.raises(LaunchError, match=f"a prompt of {tokens} tokens"):
         check_border(tokens)
 
 

@@ -10,8 +10,7 @@ from moontide.conductor.launch.plan import Plan, make_plan
 from moontide.conductor.launch.ports import Ports
 from moontide.conductor.launch.settings import UpSettings
 from moontide.conductor.launch.state import ClusterState, ConductorState, write_state
-from moontide.kvstore.errors import InvalidRequest
-from moontide.kvstore.service import Size
+from moontide.kvstore.service import SettingsError, Size
 
 PORTS = Ports(7400, ((7420, 7421),), (7440, 7441))
 
@@ -44,7 +43,7 @@ def test_every_process_gets_what_it_needs_to_find_the_others(tmp_path: Path) -> 
 
 
 def test_a_run_directory_too_deep_for_a_socket_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="exceeds 107 bytes; give a shorter --run-dir"):
+    with pytest.raises(SettingsError, match="exceeds 107 bytes; give a shorter --run-dir"):
         plan(tmp_path / ("x" * 120))
 
 

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
+from moontide.conductor.launch.errors import LaunchError
 from moontide.conductor.launch.ports import HOST, fixed_ports, free_ports, is_free
-from moontide.kvstore.errors import Conflict
 
 
 def _free_base() -> int:
@@ -32,7 +32,7 @@ def test_a_taken_port_is_named(offset: int) -> None:
     with socket.socket() as holder:
         holder.bind((HOST, base + offset))
         holder.listen(1)
-        with pytest.raises(Conflict, match=f"port {base + offset} on {HOST} is taken"):
+        with pytest.raises(LaunchError, match=f"port {base + offset} on {HOST} is taken"):
             fixed_ports(base, nodes=1, workers=1)
 
 

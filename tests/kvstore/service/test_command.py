@@ -12,7 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from moontide.kvstore.errors import OutOfSpace
-from moontide.kvstore.service import Process, Secret, SettingsError, Size, daemon_command
+from moontide.kvstore.service import (
+    CommandFailed,
+    Process,
+    Secret,
+    SettingsError,
+    Size,
+    daemon_command,
+)
 from moontide.transfer.errors import SegmentUnavailable
 
 
@@ -80,6 +87,7 @@ def test_print_config_is_a_config_file(tmp_path: Path) -> None:
     [
         (OutOfSpace("asked 2GiB, available 1GiB"), 1, "asked 2GiB, available 1GiB"),
         (SegmentUnavailable("no memory"), 1, "no memory"),
+        (CommandFailed("port 1 is taken"), 1, "port 1 is taken"),
         (SettingsError("bad dram"), 2, "bad dram"),
         (PermissionError(13, "Permission denied", "/data"), 1, "/data: Permission denied"),
         (
