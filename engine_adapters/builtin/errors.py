@@ -2,6 +2,7 @@
 
 EngineError
 ├── ModelError        a model cannot be loaded: names the file, what is wrong and the fix
+├── OutOfMemory       the KV pool asked for exceeds what the machine or device has
 ├── InvalidRequest    a request's own fault: names the value, the bound and the fix
 ├── Overloaded        a bounded queue is full; retry later                            (retryable)
 └── EngineStopped     the engine is shutting down or has failed; ask another worker   (retryable)
@@ -20,6 +21,10 @@ class EngineError(Exception):
 
 class ModelError(EngineError):
     code = "model_error"
+
+
+class OutOfMemory(EngineError):
+    code = "out_of_memory"
 
 
 class InvalidRequest(EngineError):

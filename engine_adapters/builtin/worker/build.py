@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from moontide.kvstore import Group, KVLayout, Namespace
-from moontide.kvstore.errors import InvalidRequest, OutOfSpace
-from moontide.kvstore.service import Size
+from moontide.kvstore.service import SettingsError, Size
 
 from ..engine.scheduler import Limits
+from ..errors import OutOfMemory
 from ..model import KV_DTYPES, KVTensors, LoadedModel, ModelConfig
 from .memory import available_bytes
 from .settings import WorkerSettings
@@ -27,31 +27,31 @@ def namespace_of(model: LoadedModel, *, kv_dtype: str, block_tokens: int) -> Nam
 
 
 def choose_device(device: str) -> torch.device:
-    """Raises InvalidRequest naming the device and what there is."""
+    """Raises SettingsError naming the device and what there is."""
     num_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
         return torch.device("cuda:0" if num_cuda else "cpu")
     kind, _, index = device.partition(":")
     if device == "cpu" or (kind == "cuda" and (index or "0").isdigit()):
         if kind == "cuda" and int(index or 0) >= num_cuda:
-            raise InvalidRequest(f"device={device}: this machine has {num_cuda} CUDA devices")
+            raise SettingsError(f"device={device}: this machine has {num_cuda} CUDA devices")
         return torch.device(device)
-    raise InvalidRequest(f"device={device}: write auto, cpu or cuda:N")
+    raise SettingsError(f"device={device}: write auto, cpu or cuda:N")
 
 
 def make_pool(config: ModelConfig, settings: WorkerSettings, device: torch.device) -> KVTensors:
-    """The KV pool, its memory really taken. Raises InvalidRequest and OutOfSpace, with both
+    """The KV pool, its memory really taken. Raises SettingsError and OutOfMemory, with both
     sizes."""
     dtype = KV_DTYPES[settings.kv_dtype]
     page_bytes = KVTensors.page_bytes(config, settings.block_tokens, dtype)
     num_pages = settings.hbm // page_bytes
     if num_pages < 2:
-        raise InvalidRequest(
+        raise SettingsError(
             f"hbm={settings.hbm} holds {num_pages} blocks of {page_bytes} bytes; give at least "
             f"{Size(2 * page_bytes)}"
         )
     if device.type == "cpu" and (available := available_bytes()) < settings.hbm:
-        raise OutOfSpace(
+        raise OutOfMemory(
             f"hbm={settings.hbm} exceeds the {available >> 20} MiB of memory available; give less"
         )
     try:
@@ -65,7 +65,7 @@ def make_pool(config: ModelConfig, settings: WorkerSettings, device: torch.devic
         for tensor in (*tensors.keys, *tensors.values):
             tensor.zero_()
     except (RuntimeError, MemoryError) as error:  # torch has no narrower one for CPU memory
-        raise OutOfSpace(f"hbm={settings.hbm} cannot be had: {error}; give less") from error
+        raise OutOfMemory(f"hbm={settings.hbm} cannot be had: {error}; give less") from error
     return tensors
 
 

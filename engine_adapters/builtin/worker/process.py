@@ -13,9 +13,9 @@ import torch
 import uvloop
 
 from moontide.kvstore import block_keys
-from moontide.kvstore.errors import InvalidRequest, StoreError
 from moontide.kvstore.membership import Keeper, Membership, WorkerRecord
 from moontide.kvstore.service import (
+    CommandFailed,
     HttpServer,
     Process,
     build_app,
@@ -39,12 +39,6 @@ _LOOK_SECONDS = 0.5
 _ENGINE_STOP_SECONDS = 3.0
 
 
-class EngineFailed(StoreError):
-    """The engine thread ended by itself; ends the process."""
-
-    code = "engine_failed"
-
-
 def run_worker(
     settings: WorkerSettings, process: Process, membership: Membership, listener: socket.socket
 ) -> int:
@@ -53,10 +47,9 @@ def run_worker(
         torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
     try:
-        model = load_model(settings.model, device)
+        worker = _Worker(settings, process, load_model(settings.model, device), device)
     except EngineError as error:
-        raise InvalidRequest(str(error)) from error
-    worker = _Worker(settings, process, model, device)
+        raise CommandFailed(str(error)) from error
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(worker.serve(membership, listener))
     return 0
@@ -82,7 +75,8 @@ class _Worker:
         self._tensors = make_pool(model.config, settings, device)
 
     async def serve(self, membership: Membership, listener: socket.socket) -> None:
-        """Until SIGTERM or SIGINT. Raises EngineFailed, or what start-up raises."""
+        """Until SIGTERM or SIGINT. Raises CommandFailed when the engine ends by itself, or what
+        start-up raises."""
         door = self._open_door()
         failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         engine = self._make_engine(door, failure)
@@ -117,7 +111,7 @@ class _Worker:
             await asyncio.to_thread(engine.close, _ENGINE_STOP_SECONDS)
             await asyncio.to_thread(door.close)
         if failure.done():
-            raise EngineFailed(f"the engine failed: {failure.result()}; see the log")
+            raise CommandFailed(f"the engine failed: {failure.result()}; see the log")
 
     def _open_door(self) -> Door:
         if self._settings.store == NO_STORE:
