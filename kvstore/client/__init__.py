@@ -2,11 +2,11 @@
 that an engine submits and polls."""
 
 from .async_client import AsyncClient, connect_async
-from .block_store import BlockStore
+from .blocks.block_store import BlockStore
+from .blocks.streams import BlockReader, BlockWriter
+from .blocks.types import JobId, JobResult, JobStatus, PrefixHit, StoreHandle, Ticket
 from .counters import ClientCounters
-from .jobs import JobId, JobResult, JobStatus, PrefixHit, StoreHandle, Ticket
 from .store_client import StoreClient, connect
-from .streams import BlockReader, BlockWriter
 from .view import View
 
 __all__ = [

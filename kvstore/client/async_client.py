@@ -11,7 +11,7 @@ from ..errors import Busy
 from ..keys import Namespace
 from ..layout import Shard
 from ..types import IfExists, Instance, PutResult
-from .block_store import BlockStore
+from .blocks.block_store import BlockStore
 from .deadline import Deadline, check_timeout
 from .store_client import Key, StoreClient, connect
 from .view import View

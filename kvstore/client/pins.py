@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from .. import wire
 from ..errors import StoreError
+from .connections.link import Link
 from .deadline import Deadline
-from .link import Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from .. import wire
 from ..errors import InvalidRequest, OutOfSpace, StoreUnavailable
 from ..keys import EntryId
 from ..types import Located
-from .attachment import Attachment
 from .batches import batches
+from .connections.attachment import Attachment
+from .connections.link import Answer, Link
 from .counters import ClientCounters
 from .deadline import Deadline
-from .link import Answer, Link
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -18,21 +18,21 @@ from ..errors import Conflict, InvalidRequest
 from ..keys import EntryId, Namespace, string_entry_id
 from ..layout import Shard
 from ..types import IfExists, PutResult, PutStatus
-from .address import TcpAddress, parse_address
-from .attachment import Attachment, Attachments
 from .batches import batches
-from .block_store import BlockStore
+from .blocks.block_store import BlockStore
 from .buffers import readable_bytes, writable_bytes
-from .channel import Channel
-from .connection import Identity
+from .connections.address import TcpAddress, parse_address
+from .connections.attachment import Attachment, Attachments
+from .connections.channel import Channel
+from .connections.connection import Identity
+from .connections.dialer import Dialer
+from .connections.link import Link
+from .connections.writes import RunningWrites
 from .counters import ClientCounters
 from .deadline import Deadline, check_timeout
-from .dialer import Dialer
-from .link import Link
 from .pins import Pin, Pins
 from .reading import Reader, as_bytes, into_buffers
 from .view import View
-from .writes import RunningWrites
 from .writing import Writer, put_options
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from ..errors import ViewExpired
 from ..types import Located
-from .attachment import Attachment
+from .connections.attachment import Attachment
 from .pins import Pin
 
 

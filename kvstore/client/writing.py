@@ -19,11 +19,11 @@ from .. import wire
 from ..errors import InvalidRequest, StoreError
 from ..keys import EntryId
 from ..types import IfExists, PutResult, PutStatus, ReserveStatus
-from .attachment import Attachment, SegmentTaken
 from .batches import batches
+from .connections.attachment import Attachment, SegmentTaken
+from .connections.link import Answer, Link
+from .connections.writes import RunningWrites
 from .deadline import Deadline, check_timeout
-from .link import Answer, Link
-from .writes import RunningWrites
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from moontide.kvstore import (
     connect,
     wire,
 )
-from moontide.kvstore.client.address import parse_address
-from moontide.kvstore.client.connection import Connection, Identity, open_connection
+from moontide.kvstore.client.connections.address import parse_address
+from moontide.kvstore.client.connections.connection import Connection, Identity, open_connection
 from moontide.kvstore.client.deadline import Deadline
 from moontide.transfer import Mapping
 from moontide.transfer.types import Instance

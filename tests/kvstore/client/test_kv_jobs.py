@@ -32,7 +32,7 @@ from moontide.kvstore import (
     kv_entry_id,
     wire,
 )
-from moontide.kvstore.client import desk
+from moontide.kvstore.client.blocks import desk
 
 from ...store_process import StartStore, StoreProcess
 from .helpers import (

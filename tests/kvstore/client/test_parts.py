@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moontide.kvstore import InvalidRequest, StoreTimeout, StoreUnavailable, wire
-from moontide.kvstore.client.address import TcpAddress, UnixAddress, parse_address
 from moontide.kvstore.client.batches import (
     MAX_ENTRY_ID_BYTES,
     MAX_VALUE_BYTES,
     batches,
 )
+from moontide.kvstore.client.connections.address import TcpAddress, UnixAddress, parse_address
+from moontide.kvstore.client.connections.frames import ConnectionLost, Frame, FrameReader
+from moontide.kvstore.client.connections.timers import Timers
+from moontide.kvstore.client.connections.writes import RunningWrites
 from moontide.kvstore.client.deadline import Deadline
-from moontide.kvstore.client.frames import ConnectionLost, Frame, FrameReader
-from moontide.kvstore.client.timers import Timers
-from moontide.kvstore.client.writes import RunningWrites
 from moontide.kvstore.keys import EntryId
 
 from .helpers import SECONDS

@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 from moontide.transfer.errors import TransferError
 
-from .. import wire
-from ..errors import (
+from ... import wire
+from ...errors import (
     ForkedClient,
     InvalidRequest,
     StoreError,
     StoreTimeout,
     StoreUnavailable,
 )
+from ..deadline import Deadline
 from .attachment import Attachment
 from .connection import Buffers, Connection, raise_failure
-from .deadline import Deadline
 from .dialer import Dialer
 from .frames import ConnectionLost
 

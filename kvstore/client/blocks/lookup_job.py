@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import wire
-from ..errors import InvalidRequest
-from ..keys import BlockKey
-from .channel import ChannelReply
+from ... import wire
+from ...errors import InvalidRequest
+from ...keys import BlockKey
+from ..connections.channel import ChannelReply
 from .job import Deliver, Home, Job
-from .jobs import JobId, JobStatus, PrefixHit, Ticket
 from .located import Coverage, LocatedBlocks, StoredExtent
+from .types import JobId, JobStatus, PrefixHit, Ticket
 
 
 class LookupJob(Job):

@@ -6,7 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from ..errors import InvalidRequest
+from ...errors import InvalidRequest
 
 MAX_SOCKET_PATH_BYTES = 107
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .. import wire
-from ..keys import BlockKey, Extra, Namespace, TokenIds, block_keys
-from ..layout import Shard
+from ... import wire
+from ...keys import BlockKey, Extra, Namespace, TokenIds, block_keys
+from ...layout import Shard
+from ..connections.channel import Channel
+from ..deadline import Deadline, check_timeout
 from .block_jobs import BlockJobs
-from .channel import Channel
-from .deadline import Deadline, check_timeout
 from .desk import JobDesk, raise_unless_done
-from .jobs import JobId, JobResult, JobStatus, PrefixHit, StoreHandle, Ticket
 from .located import Coverage
 from .streams import BlockReader, BlockWriter
+from .types import JobId, JobResult, JobStatus, PrefixHit, StoreHandle, Ticket
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

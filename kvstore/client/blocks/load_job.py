@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from moontide.transfer import checksum, copy, copy_and_checksum
 
-from .. import wire
-from ..errors import Corrupt, ViewExpired
-from ..slots import SlotReader
-from .channel import ChannelReply
+from ... import wire
+from ...errors import Corrupt, ViewExpired
+from ...slots import SlotReader
+from ..connections.channel import ChannelReply
 from .job import Deliver, Home, Job, describe
-from .jobs import JobId, JobStatus, Ticket
 from .located import Piece, StoredEntry, StoredExtent
+from .types import JobId, JobStatus, Ticket
 
 MAX_RUN_BYTES = 8 << 20
 """Bytes of one Read."""

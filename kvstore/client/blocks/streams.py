@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .. import wire
-from ..errors import ViewExpired
-from ..keys import BlockKey
-from ..types import ReserveStatus
+from ... import wire
+from ...errors import ViewExpired
+from ...keys import BlockKey
+from ...types import ReserveStatus
+from ..deadline import Deadline
 from .block_jobs import BlockJobs
-from .deadline import Deadline
 from .desk import Waiter, raise_unless_done
-from .jobs import JobResult, PrefixHit, StoreHandle
+from .types import JobResult, PrefixHit, StoreHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

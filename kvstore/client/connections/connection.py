@@ -13,10 +13,10 @@ from typing import NoReturn
 
 from moontide.transfer.types import Instance, boot_id
 
-from .. import wire
-from ..errors import ERRORS_BY_CODE, AccessDenied, StoreError, StoreTimeout, StoreUnavailable
+from ... import wire
+from ...errors import ERRORS_BY_CODE, AccessDenied, StoreError, StoreTimeout, StoreUnavailable
+from ..deadline import Deadline
 from .address import Address, TcpAddress
-from .deadline import Deadline
 from .frames import ConnectionLost, Frame, FrameReader
 
 _serials = itertools.count(1)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NewType
 
-from ..keys import BlockKey
-from ..types import ReserveStatus, Tier
+from ...keys import BlockKey
+from ...types import ReserveStatus, Tier
 from .located import LocatedBlocks
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from ..errors import StoreError
+from ...errors import StoreError
 
 logger = logging.getLogger(__name__)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .. import wire
-from ..errors import InvalidRequest
-from ..keys import BlockKey
-from .buffers import readable_bytes, writable_bytes
-from .deadline import check_timeout
+from ... import wire
+from ...errors import InvalidRequest
+from ...keys import BlockKey
+from ..buffers import readable_bytes, writable_bytes
+from ..deadline import check_timeout
 from .desk import JobDesk, new_job_id
 from .job import Deliver, Job
-from .jobs import JobId, JobStatus, StoreHandle, Ticket
 from .layer_job import LayerJob
 from .load_job import LoadJob, Part
 from .located import Coverage, StoredExtent
 from .lookup_job import AwaitJob, LookupJob
 from .store_job import StoreJob
+from .types import JobId, JobStatus, StoreHandle, Ticket
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

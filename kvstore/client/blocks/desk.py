@@ -10,8 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from .. import wire
-from ..errors import (
+from ... import wire
+from ...errors import (
     ERRORS_BY_CODE,
     Busy,
     InvalidRequest,
@@ -19,11 +19,11 @@ from ..errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from ..keys import BlockKey, Namespace
-from .channel import Channel, ChannelReply
-from .deadline import Deadline
+from ...keys import BlockKey, Namespace
+from ..connections.channel import Channel, ChannelReply
+from ..deadline import Deadline
 from .job import Deliver, Job
-from .jobs import JobId, JobResult, JobStatus
+from .types import JobId, JobResult, JobStatus
 
 logger = logging.getLogger(__name__)
 

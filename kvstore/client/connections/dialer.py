@@ -7,10 +7,10 @@ import threading
 
 from moontide.transfer.errors import TransferError
 
-from ..errors import InvalidRequest, StoreError, StoreUnavailable
+from ...errors import InvalidRequest, StoreError, StoreUnavailable
+from ..deadline import Deadline
 from .attachment import Attachment, Attachments
 from .connection import PERMANENT, Connection, Identity, open_connection
-from .deadline import Deadline
 from .writes import RunningWrites
 
 FIRST_WAIT_SECONDS = 0.01

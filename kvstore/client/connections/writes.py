@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import StoreTimeout, StoreUnavailable
-from .deadline import Deadline
+from ...errors import StoreTimeout, StoreUnavailable
+from ..deadline import Deadline
 
 
 class RunningWrites:

@@ -7,14 +7,14 @@ from typing import NamedTuple, Protocol
 
 from moontide.transfer import checksum, copy_and_checksum
 
-from .. import wire
-from ..errors import InvalidRequest, StoreError, StoreUnavailable
-from .channel import ChannelReply
+from ... import wire
+from ...errors import InvalidRequest, StoreError, StoreUnavailable
+from ..connections.channel import ChannelReply
+from ..connections.writes import RunningWrites
 from .job import Deliver, Home, Job, describe
-from .jobs import JobId, JobStatus
 from .located import Coverage
 from .spaces import Space
-from .writes import RunningWrites
+from .types import JobId, JobStatus
 
 
 class Store(Protocol):

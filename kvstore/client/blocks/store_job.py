@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from .. import wire
-from ..errors import StoreError, StoreUnavailable
-from ..types import PutStatus, ReserveStatus
-from .attachment import Attachment, SegmentTaken
-from .channel import ChannelReply
+from ... import wire
+from ...errors import StoreError, StoreUnavailable
+from ...types import PutStatus, ReserveStatus
+from ..connections.attachment import Attachment, SegmentTaken
+from ..connections.channel import ChannelReply
 from .job import Deliver, Home, Job, describe
-from .jobs import JobStatus, StoreHandle
 from .layer_job import LayerJob
 from .located import Coverage
 from .spaces import BlockSpaces, Space, abort_message, commit_message
+from .types import JobStatus, StoreHandle
 
 MAX_TRIES = 4
 """Reservations lost to a daemon that takes their segment back, before the store gives up."""

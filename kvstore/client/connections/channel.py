@@ -17,13 +17,13 @@ from typing import NamedTuple, Protocol
 
 from moontide.transfer.errors import TransferError
 
-from .. import wire
-from ..errors import ForkedClient, InvalidRequest, StoreError
+from ... import wire
+from ...errors import ForkedClient, InvalidRequest, StoreError
+from ..counters import ClientCounters
+from ..deadline import MAX_TIMEOUT_SECONDS, Deadline
 from .attachment import Attachment, SegmentTaken
 from .connection import Buffers, Connection
 from .copier import Copier
-from .counters import ClientCounters
-from .deadline import MAX_TIMEOUT_SECONDS, Deadline
 from .dialer import Dialer
 from .frames import ConnectionLost, Frame
 from .timers import Timer, Timers

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from moontide.transfer import close_descriptors, receive_with_descriptors
 from moontide.transfer.errors import TransferError
 
-from .. import wire
-from ..errors import InvalidRequest, StoreUnavailable
+from ... import wire
+from ...errors import InvalidRequest, StoreUnavailable
 
 RECEIVE_BYTES = 64 << 10
 

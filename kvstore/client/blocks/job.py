@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from .. import wire
-from ..errors import StoreError, StoreTimeout, StoreUnavailable
-from .channel import Channel, ChannelReply
-from .jobs import JobId, JobResult, JobStatus, PrefixHit
-from .timers import Timer
+from ... import wire
+from ...errors import StoreError, StoreTimeout, StoreUnavailable
+from ..connections.channel import Channel, ChannelReply
+from ..connections.timers import Timer
+from .types import JobId, JobResult, JobStatus, PrefixHit
 
 Deliver = Callable[[JobResult], None]
 

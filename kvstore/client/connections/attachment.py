@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from moontide.transfer import Mapping
 from moontide.transfer.types import boot_id
 
-from .. import wire
-from ..errors import StoreUnavailable
-from ..slots import SlotReader
-from ..types import Located
+from ... import wire
+from ...errors import StoreUnavailable
+from ...slots import SlotReader
+from ...types import Located
 from .connection import Connection
 
 LAYOUT_VERSION = 1

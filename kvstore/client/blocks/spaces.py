@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .. import wire
-from ..types import ReserveStatus
+from ... import wire
+from ...types import ReserveStatus
 
 
 class Space(NamedTuple):

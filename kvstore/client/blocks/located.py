@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import wire
-from ..errors import InvalidRequest
-from ..keys import BlockKey, Namespace
-from ..layout import KVLayout, LayerPiece, Shard, reshard
-from ..types import Tier
-from .attachment import Attachment
+from ... import wire
+from ...errors import InvalidRequest
+from ...keys import BlockKey, Namespace
+from ...layout import KVLayout, LayerPiece, Shard, reshard
+from ...types import Tier
+from ..connections.attachment import Attachment
 
 
 class Coverage:
