@@ -30,9 +30,8 @@ from .connections.link import Link
 from .connections.writes import RunningWrites
 from .counters import ClientCounters
 from .deadline import Deadline, check_timeout
-from .pins import Pin, Pins
 from .reading import Reader, as_bytes, into_buffers
-from .view import View
+from .view import Pin, Pins, View
 from .writing import Writer, put_options
 
 if TYPE_CHECKING:

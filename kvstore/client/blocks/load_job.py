@@ -32,10 +32,8 @@ class Part(NamedTuple):
     destination: memoryview
 
 
-class Sent(NamedTuple):
-    """Extents that came over the socket."""
-
-    data: dict[tuple[int, int, int], memoryview]  # by (slot, generation, layer)
+Sent = dict[tuple[int, int, int], memoryview]
+"""Extents that came over the socket, by (slot, generation, layer)."""
 
 
 class CopyRun:
@@ -80,7 +78,7 @@ class CopyRun:
     def _source(self, extent: StoredExtent) -> memoryview | None:
         entry = extent.entry
         if self._sent is not None:
-            source = self._sent.data.get((entry.slot, entry.generation, extent.layer))
+            source = self._sent.get((entry.slot, entry.generation, extent.layer))
         else:
             segment = self._attachment.readable(entry.segment)
             end = extent.offset + entry.layer_bytes
@@ -181,13 +179,14 @@ class LoadJob(Job):
         if not self.expected(reply):
             return
         assert isinstance(reply.message, wire.GetReply)
-        data, offset = {}, 0
+        sent: Sent = {}
+        offset = 0
         for extent, size in zip(extents, reply.message.sizes, strict=True):
             if size >= 0:
                 place = (extent.entry.slot, extent.entry.generation, extent.layer)
-                data[place] = reply.payload[offset : offset + size]
+                sent[place] = reply.payload[offset : offset + size]
                 offset += size
-        self._copy(run, Sent(data))
+        self._copy(run, sent)
 
     # -- either way --------------------------------------------------------------------
 

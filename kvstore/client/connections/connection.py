@@ -14,7 +14,7 @@ from typing import NoReturn
 from moontide.transfer.types import Instance, boot_id
 
 from ... import wire
-from ...errors import ERRORS_BY_CODE, AccessDenied, StoreError, StoreTimeout, StoreUnavailable
+from ...errors import ERRORS_BY_CODE, StoreError, StoreTimeout, StoreUnavailable
 from ..deadline import Deadline
 from .address import Address, TcpAddress
 from .frames import ConnectionLost, Frame, FrameReader
@@ -159,7 +159,3 @@ def open_connection(identity: Identity, deadline: Deadline) -> Connection:
         connection.close()
         raise
     return connection
-
-
-PERMANENT = (AccessDenied,)
-"""Errors of a greeting that trying again does not cure."""

@@ -7,10 +7,10 @@ import threading
 
 from moontide.transfer.errors import TransferError
 
-from ...errors import InvalidRequest, StoreError, StoreUnavailable
+from ...errors import AccessDenied, InvalidRequest, StoreError, StoreUnavailable
 from ..deadline import Deadline
 from .attachment import Attachment, Attachments
-from .connection import PERMANENT, Connection, Identity, open_connection
+from .connection import Connection, Identity, open_connection
 from .writes import RunningWrites
 
 FIRST_WAIT_SECONDS = 0.01
@@ -34,7 +34,7 @@ class Dialer:
         while True:
             try:
                 return self._connect_once(deadline)
-            except (*PERMANENT, InvalidRequest):
+            except (AccessDenied, InvalidRequest):
                 raise
             except (StoreError, TransferError, OSError) as error:
                 last = error
