@@ -28,7 +28,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-_ENGINE_PACKAGES = frozenset({"torch", "safetensors", "gguf"})
+_ENGINE_PACKAGES = frozenset({"torch", "safetensors"})
 
 
 class CommandFailed(Exception):
