@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import enum
 
+LAYOUT_VERSION = 1
+"""Of segments and slot table as clients map them."""
 SLOT_BYTES = 64
 WORDS = SLOT_BYTES // 8
 HEAD, PLACE, OFFSET, LENGTH, CHECKSUM = range(5)

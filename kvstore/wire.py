@@ -16,6 +16,8 @@ Unknown or malformed bytes end the connection; nothing else does.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import struct
 from typing import Literal, NamedTuple, TypeVar
 
@@ -402,6 +404,11 @@ def encode_frame(message: Request | Reply, request_id: int, payload_bytes: int =
     """Header and body; the payload, if any, follows on the socket."""
     body = _ENCODER.encode(message)
     return HEADER.pack(MAGIC, WIRE_VERSION, 0, request_id, len(body), payload_bytes) + body
+
+
+def prove(token: bytes, nonce: bytes, client: str) -> bytes:
+    """`Hello.proof`: shows the token without sending it."""
+    return hmac.new(token, nonce + client.encode(), hashlib.sha256).digest()
 
 
 def decode_header(data: bytes | memoryview) -> FrameHeader:

@@ -8,7 +8,6 @@ they do not), the client runs under this kernel boot, and its process can be wat
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import secrets
 import time
@@ -19,6 +18,7 @@ from moontide.transfer.types import boot_id
 
 from .. import wire
 from ..errors import AccessDenied, InvalidRequest
+from ..slots import LAYOUT_VERSION
 from ..store import OwnerId, Store
 from ..types import Instance
 from .answers import Outgoing
@@ -26,8 +26,6 @@ from .clients import ClientRegistry, Connection
 from .peer import Peer
 
 NONCE_BYTES = 32
-LAYOUT_VERSION = 1
-"""Version of segments and slot table as clients map them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class Gate:
     def _check_proof(self, hello: wire.Hello, visitor: Visitor) -> None:
         if visitor.nonce is None:
             return
-        expected = prove(self._token, visitor.nonce, hello.client)
+        expected = wire.prove(self._token, visitor.nonce, hello.client)
         if not hmac.compare_digest(expected, hello.proof):
             raise AccessDenied(
                 "the proof does not match this store's token; pass the token of its --token-file"
@@ -112,11 +110,6 @@ class Gate:
 
 def new_nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
-
-
-def prove(token: bytes, nonce: bytes, client: str) -> bytes:
-    """HMAC-SHA256(token, nonce ‖ client id): shows the token without sending it."""
-    return hmac.new(token, nonce + client.encode(), hashlib.sha256).digest()
 
 
 def _common_version(hello: wire.Hello) -> int:

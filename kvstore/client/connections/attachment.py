@@ -16,12 +16,9 @@ from moontide.transfer.types import boot_id
 
 from ... import wire
 from ...errors import StoreUnavailable
-from ...slots import SlotReader
+from ...slots import LAYOUT_VERSION, SlotReader
 from ...types import Located
 from .connection import Connection
-
-LAYOUT_VERSION = 1
-"""Version of segments and slot table that this client can map."""
 
 
 class SegmentTaken(StoreUnavailable):

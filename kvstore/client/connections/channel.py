@@ -22,10 +22,10 @@ from ...errors import ForkedClient, InvalidRequest, StoreError
 from ..counters import ClientCounters
 from ..deadline import MAX_TIMEOUT_SECONDS, Deadline
 from .attachment import Attachment, SegmentTaken
-from .connection import Buffers, Connection
+from .connection import Connection
 from .copier import Copier
 from .dialer import Dialer
-from .frames import ConnectionLost, Frame
+from .frames import Buffers, ConnectionLost, Frame
 from .timers import Timer, Timers
 from .writes import RunningWrites
 
@@ -83,8 +83,6 @@ class Channel:
         self._connection: Connection | None = None
         self._pending: dict[int, _Pending] = {}
         self._mapping: dict[tuple[int, bool], list[Callable[[bool], None]]] = {}
-        self._outbox: deque[memoryview] = deque()
-        self._last_request = 0
         self._heard = 0.0
         self._listeners: list[Listener] = []
         self._timers = Timers()
@@ -166,12 +164,9 @@ class Channel:
         if self._connection is None:
             self.post(lambda: on_reply(ChannelReply(None)))
             return
-        self._last_request = self._last_request % 0xFFFFFFFF + 1
+        request_id = self._connection.writer.add(message, payload)
         prompt = not isinstance(message, wire.AwaitExtent)
-        self._pending[self._last_request] = _Pending(on_reply, time.monotonic() if prompt else None)
-        num_bytes = sum(map(len, payload))
-        head = wire.encode_frame(message, self._last_request, num_bytes)
-        self._outbox.extend(memoryview(part) for part in (head, *payload) if len(part))
+        self._pending[request_id] = _Pending(on_reply, time.monotonic() if prompt else None)
         if not self._sending:
             self._send()
 
@@ -267,20 +262,16 @@ class Channel:
         if connection is None:
             return
         try:
-            while self._outbox:
-                sent = connection.sock.sendmsg([*self._outbox][:64])
-                while self._outbox and sent >= len(self._outbox[0]):
-                    sent -= len(self._outbox.popleft())
-                if sent:
-                    self._outbox[0] = self._outbox[0][sent:]
+            while connection.writer:
+                connection.writer.send()
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
             reason = f"connection to the store failed: {error}"
             self.post(lambda: self._lose(reason))
             return
-        if self._sending != bool(self._outbox):
-            self._sending = bool(self._outbox)
+        if self._sending != bool(connection.writer):
+            self._sending = bool(connection.writer)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._sending else 0)
             self._selector.modify(connection, events)
 
@@ -322,7 +313,6 @@ class Channel:
             return
         self._selector.unregister(connection)
         self._connection = self.attachment = None
-        self._outbox.clear()
         self._sending = False
         self._dialer.hang_up(connection)
         pending, self._pending = self._pending, {}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import itertools
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -17,10 +15,9 @@ from ... import wire
 from ...errors import ERRORS_BY_CODE, StoreError, StoreTimeout, StoreUnavailable
 from ..deadline import Deadline
 from .address import Address, TcpAddress
-from .frames import ConnectionLost, Frame, FrameReader
+from .frames import Buffers, ConnectionLost, Frame, FrameReader, FrameWriter
 
 _serials = itertools.count(1)
-Buffers = Sequence[memoryview | bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +36,16 @@ def raise_failure(failure: wire.Failure) -> NoReturn:
 
 class Connection:
     """Owns its socket and the descriptors not yet taken from it. Not thread-safe. After a timeout
-    or ConnectionLost only `close` may be called: a late reply would answer the wrong request."""
+    or ConnectionLost only `close` may be called: a late reply would answer the wrong request.
+    `on_notice` takes each unasked message; False: it is not known."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.serial = next(_serials)
         self.sock = sock
         self.reader = FrameReader(sock)
+        self.writer = FrameWriter(sock)
         self.welcome: wire.Welcome
-        self._last_request = 0
+        self.on_notice: Callable[[wire.Reply], bool] = _refuse_notice
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
 
@@ -57,17 +56,12 @@ class Connection:
         self, message: wire.Request, deadline: Deadline, payload: Buffers = ()
     ) -> tuple[wire.Reply, memoryview]:
         """The reply (a Failure too) and its payload. Raises StoreTimeout, ConnectionLost."""
-        self._last_request = self._last_request % 0xFFFFFFFF + 1
-        num_bytes = sum(map(len, payload))
-        head = wire.encode_frame(message, self._last_request, num_bytes)
-        self._send([head, *payload], deadline)
-        while (frame := self._receive(deadline)).request_id != self._last_request:
+        request_id = self.writer.add(message, payload)
+        self._send(deadline)
+        while (frame := self._receive(deadline)).request_id != request_id:
             if frame.request_id or not self.on_notice(frame.message):
                 raise ConnectionLost(f"the store answered request {frame.request_id}, never made")
         return frame.message, frame.payload
-
-    on_notice: Callable[[wire.Reply], bool] = staticmethod(lambda message: False)
-    """What to do with an unasked message; False: it is not known."""
 
     def take_notices(self) -> None:
         """Handles what the daemon sent unasked since the last request. Raises ConnectionLost, with
@@ -82,17 +76,12 @@ class Connection:
                 lost.sent = False
                 raise
 
-    def _send(self, buffers: list[memoryview | bytes], deadline: Deadline) -> None:
+    def _send(self, deadline: Deadline) -> None:
         sent_bytes = 0
         try:
-            while buffers:
+            while self.writer:
                 self.sock.settimeout(deadline.check("sending to the store"))
-                sent = self.sock.sendmsg(buffers[:256])
-                sent_bytes += sent
-                while buffers and sent >= len(buffers[0]):
-                    sent -= len(buffers.pop(0))
-                if sent:
-                    buffers[0] = memoryview(buffers[0])[sent:]
+                sent_bytes += self.writer.send()
         except TimeoutError as error:
             raise StoreTimeout(
                 f"the store took no request within {deadline.timeout_s:g} s"
@@ -120,8 +109,7 @@ class Connection:
             frame = self._receive(deadline)
             if not isinstance(frame.message, wire.Challenge):
                 raise StoreUnavailable(f"{identity.address} does not answer like a store")
-            data = frame.message.nonce + str(identity.instance).encode()
-            proof = hmac.new(identity.token.encode(), data, hashlib.sha256).digest()
+            proof = wire.prove(identity.token.encode(), frame.message.nonce, str(identity.instance))
         hello = wire.Hello(
             oldest_version=wire.OLDEST_VERSION,
             newest_version=wire.WIRE_VERSION,
@@ -141,6 +129,10 @@ class Connection:
         """Idempotent."""
         self.reader.close()
         self.sock.close()
+
+
+def _refuse_notice(message: wire.Reply) -> bool:
+    return False
 
 
 def open_connection(identity: Identity, deadline: Deadline) -> Connection:

@@ -1,9 +1,12 @@
-"""Replies out of a socket, blocking or not: bytes and descriptors in, whole frames out."""
+"""Frames over a socket, blocking or not: requests as far as it takes them, replies once they are
+whole."""
 
 from __future__ import annotations
 
 import socket
 from collections import deque
+from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from moontide.transfer import close_descriptors, receive_with_descriptors
@@ -13,6 +16,13 @@ from ... import wire
 from ...errors import InvalidRequest, StoreUnavailable
 
 RECEIVE_BYTES = 64 << 10
+MAX_SEND_BUFFERS = 256
+"""Of one sendmsg; the kernel takes at most 1024."""
+MAX_REQUEST_ID = 0xFFFFFFFF
+MAX_FRAME_DESCRIPTORS = 4
+"""One a reply; a few may arrive together."""
+
+Buffers = Sequence[memoryview | bytes]
 
 
 class ConnectionLost(StoreUnavailable):
@@ -30,6 +40,36 @@ class Frame(NamedTuple):
     payload: memoryview
 
 
+class FrameWriter:
+    """Requests into one socket: `add` queues one, `send` gives the socket what it takes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffers: deque[memoryview] = deque()
+        self._last_request = 0
+
+    def __bool__(self) -> bool:
+        """True while something is left to send."""
+        return bool(self._buffers)
+
+    def add(self, message: wire.Request, payload: Buffers = ()) -> int:
+        """The request's id. The payload must stay unchanged until it is sent."""
+        self._last_request = self._last_request % MAX_REQUEST_ID + 1
+        head = wire.encode_frame(message, self._last_request, sum(map(len, payload)))
+        self._buffers.extend(memoryview(part) for part in (head, *payload) if len(part))
+        return self._last_request
+
+    def send(self) -> int:
+        """One sendmsg; how many bytes the socket took. Raises what the socket raises."""
+        taken = self._sock.sendmsg(list(islice(self._buffers, MAX_SEND_BUFFERS)))
+        left = taken
+        while self._buffers and left >= len(self._buffers[0]):
+            left -= len(self._buffers.popleft())
+        if left:
+            self._buffers[0] = self._buffers[0][left:]
+        return taken
+
+
 class FrameReader:
     """Reads one socket. `receive` takes what one call gives, `next` hands out a complete frame.
     Large payloads are received straight into their own buffer."""
@@ -42,7 +82,6 @@ class FrameReader:
         self._payload = memoryview(b"")
         self._filled = 0
         self._descriptors: deque[int] = deque()
-        self.received_bytes = 0
 
     def receive(self) -> None:
         """One read. Raises ConnectionLost at the end of the stream, and what the socket raises when
@@ -59,13 +98,14 @@ class FrameReader:
             raise ConnectionLost(f"connection to the store failed: {error}") from error
         if not num_bytes:
             raise ConnectionLost("the store closed the connection")
-        self.received_bytes += num_bytes
 
     def _receive_head(self) -> int:
         if not self._passes_descriptors:
             data = self._sock.recv(RECEIVE_BYTES)
         else:
-            data, descriptors = receive_with_descriptors(self._sock, RECEIVE_BYTES, 4)
+            data, descriptors = receive_with_descriptors(
+                self._sock, RECEIVE_BYTES, MAX_FRAME_DESCRIPTORS
+            )
             self._descriptors.extend(descriptors)
         self._data += data
         return len(data)

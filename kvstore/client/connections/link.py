@@ -20,9 +20,9 @@ from ...errors import (
 )
 from ..deadline import Deadline
 from .attachment import Attachment
-from .connection import Buffers, Connection, raise_failure
+from .connection import Connection, raise_failure
 from .dialer import Dialer
-from .frames import ConnectionLost
+from .frames import Buffers, ConnectionLost
 
 
 class Answer(NamedTuple):

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import xxhash
 
 from moontide.kvstore import wire
-from moontide.kvstore.daemon.gate import prove
 from moontide.transfer.types import Instance, boot_id
 
 TIMEOUT_SECONDS = 10.0
@@ -63,7 +62,7 @@ class RawClient:
             challenge = first.message
             if not isinstance(challenge, wire.Challenge):
                 return first
-            proof = prove(token.encode(), challenge.nonce, str(self.instance))
+            proof = wire.prove(token.encode(), challenge.nonce, str(self.instance))
         fields = {
             "oldest_version": 1,
             "newest_version": 1,

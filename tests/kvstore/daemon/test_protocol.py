@@ -14,7 +14,6 @@ import pytest
 import xxhash
 
 from moontide.kvstore import wire
-from moontide.kvstore.daemon.gate import prove
 from moontide.kvstore.keys import Namespace, block_keys
 from moontide.kvstore.layout import Group, KVLayout
 from moontide.kvstore.slots import SlotReader
@@ -393,7 +392,7 @@ def test_a_proof_is_good_for_one_connection(daemon: StoreProcess) -> None:
     with RawClient(daemon.listen) as first, RawClient(daemon.listen) as second:
         nonce = first.receive().message.nonce
         assert second.receive().message.nonce != nonce
-        replayed = prove(daemon.token.encode(), nonce, str(second.instance))
+        replayed = wire.prove(daemon.token.encode(), nonce, str(second.instance))
         assert failure(second.hello(proof=replayed)) == "access_denied"
 
 
