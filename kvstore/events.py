@@ -1,4 +1,4 @@
-"""KV events: what an instance gained and lost, in order, so that others know where a block lies.
+"""KV events: what an instance gained and lost, in order, so that others know where a block
 lies.
 
 A stream begins with a snapshot and goes on without a gap: every event's `seq` is one more than the

@@ -24,6 +24,7 @@ from .connections.attachment import Attachment, SegmentTaken
 from .connections.link import Answer, Link
 from .connections.writes import RunningWrites
 from .deadline import Deadline, check_timeout
+from .spaces import Space, abort_message, commit_message, granted_segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,6 @@ def put_options(
     if replicas != 1:
         raise InvalidRequest(f"replicas is {replicas}; this version keeps exactly 1")
     return PutOptions(if_exists, None if ttl_s is None else check_timeout(ttl_s), soft_pin)
-
-
-@dataclass(frozen=True, slots=True)
-class _Space:
-    """A reservation: which value of the batch it is for, and where."""
-
-    index: int
-    slot: int
-    generation: int
-    segment: int
-    offset: int
-    writable: bool
 
 
 class Writer:
@@ -139,50 +128,45 @@ class Writer:
         reply = answer.reply
         assert isinstance(reply, wire.Reserved)
         results = [_refusal(status, reply.reason) for status, *_ in reply.results]
-        spaces = [
-            _Space(index, *result[1:])
-            for index, result in enumerate(reply.results)
-            if result[0] == ReserveStatus.RESERVED
-        ]
+        found = [(index, Space.of(result)) for index, result in enumerate(reply.results)]
+        spaces = {index: space for index, space in found if space is not None}
         if spaces:
-            committed = self._fill_and_commit(answer, spaces, values, deadline)
-            for space, result in zip(spaces, committed, strict=True):
-                results[space.index] = result
+            reserved = [values[index] for index in spaces]
+            committed = self._fill_and_commit(answer, list(spaces.values()), reserved, deadline)
+            for index, result in zip(spaces, committed, strict=True):
+                results[index] = result
         return results
 
     def _fill_and_commit(
         self,
         answer: Answer,
-        spaces: Sequence[_Space],
+        spaces: Sequence[Space],
         values: Sequence[memoryview],
         deadline: Deadline,
     ) -> list[PutResult]:
-        slots = [space.slot for space in spaces]
-        generations = [space.generation for space in spaces]
         try:
             with self._held_segments(answer.attachment, spaces, deadline) as segments:
                 checksums = [
-                    self._fill(answer, space, values[space.index], segments, deadline)
-                    for space in spaces
+                    self._fill(answer, space, value, segments, deadline)
+                    for space, value in zip(spaces, values, strict=True)
                 ]
-                commit = wire.Commit(slots, generations, checksums)
+                commit = commit_message(spaces, checksums)
                 return _results(self._link.act_on(answer.connection, commit, deadline))
         except BaseException:
-            self._abort(answer, slots, generations, deadline)
+            self._abort(answer, spaces, deadline)
             raise
 
     @contextmanager
     def _held_segments(
-        self, attachment: Attachment, spaces: Sequence[_Space], deadline: Deadline
+        self, attachment: Attachment, spaces: Sequence[Space], deadline: Deadline
     ) -> Iterator[dict[int, memoryview]]:
         """The granted segments that `spaces` lie in, mapped and held. Raises SegmentTaken."""
         with ExitStack() as held:
             segments: dict[int, memoryview] = {}
-            for index in {space.segment for space in spaces if space.writable}:
+            for index, reservations in granted_segments(spaces).items():
                 if not attachment.is_granted(index):
                     self._map_granted(attachment, index, deadline)
-                places = [(s.slot, s.generation) for s in spaces if s.segment == index]
-                segments[index] = attachment.hold(index, places)
+                segments[index] = attachment.hold(index, reservations)
                 held.callback(attachment.let_go, index)
             yield segments
 
@@ -196,7 +180,7 @@ class Writer:
     def _fill(
         self,
         answer: Answer,
-        space: _Space,
+        space: Space,
         value: memoryview,
         segments: Mapping[int, memoryview],
         deadline: Deadline,
@@ -210,11 +194,9 @@ class Writer:
             target = segments[space.segment][space.offset : space.offset + len(value)]
             return copy_and_checksum(target, value)
 
-    def _abort(
-        self, answer: Answer, slots: list[int], generations: list[int], deadline: Deadline
-    ) -> None:
+    def _abort(self, answer: Answer, spaces: Sequence[Space], deadline: Deadline) -> None:
         try:
-            self._link.act_on(answer.connection, wire.Abort(slots, generations), deadline)
+            self._link.act_on(answer.connection, abort_message(spaces), deadline)
         except StoreError:
             return  # the connection is gone, which ends its reservations too
 

@@ -11,9 +11,9 @@ from ... import wire
 from ...errors import InvalidRequest, StoreError, StoreUnavailable
 from ..connections.channel import ChannelReply
 from ..connections.writes import RunningWrites
+from ..spaces import Space
 from .job import Deliver, Home, Job, describe
 from .located import Coverage
-from .spaces import Space
 from .types import JobId, JobStatus
 
 

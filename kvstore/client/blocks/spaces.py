@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from ... import wire
 from ...types import ReserveStatus
-
-
-class Space(NamedTuple):
-    """Reserved for one shard of one block."""
-
-    slot: int
-    generation: int
-    segment: int
-    offset: int
-    writable: bool  # through the granted segment; otherwise the bytes are sent
+from ..spaces import Space, granted_segments
 
 
 class BlockSpaces:
@@ -29,10 +17,7 @@ class BlockSpaces:
         statuses: list[ReserveStatus] = []
         for start in range(0, len(reserved.results), num_shards):
             results = reserved.results[start : start + num_shards]
-            spaces = [
-                Space(*result[1:]) if result[0] == ReserveStatus.RESERVED else None
-                for result in results
-            ]
+            spaces = [Space.of(result) for result in results]
             got = [space for space in spaces if space is not None]
             status = max(ReserveStatus(result[0]) for result in results)
             if status is ReserveStatus.EXISTS and got:
@@ -59,18 +44,5 @@ class BlockSpaces:
         ]
 
     def segments(self) -> dict[int, list[tuple[int, int]]]:
-        """The granted segments to write, and the reservations (slot, generation) in each."""
-        segments: dict[int, list[tuple[int, int]]] = {}
-        for _, space in self.all():
-            if space.writable:
-                segments.setdefault(space.segment, []).append((space.slot, space.generation))
-        return segments
-
-
-def commit_message(spaces: Sequence[Space]) -> wire.Commit:
-    """Of spaces whose every extent was advanced."""
-    return wire.Commit([space.slot for space in spaces], [space.generation for space in spaces], [])
-
-
-def abort_message(spaces: Sequence[Space]) -> wire.Abort:
-    return wire.Abort([space.slot for space in spaces], [space.generation for space in spaces])
+        """As `granted_segments`, of everything to be written."""
+        return granted_segments(space for _, space in self.all())

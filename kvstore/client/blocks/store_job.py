@@ -16,10 +16,11 @@ from ...errors import StoreError, StoreUnavailable
 from ...types import PutStatus, ReserveStatus
 from ..connections.attachment import Attachment, SegmentTaken
 from ..connections.channel import ChannelReply
+from ..spaces import Space, abort_message, commit_message
 from .job import Deliver, Home, Job, describe
 from .layer_job import LayerJob
 from .located import Coverage
-from .spaces import BlockSpaces, Space, abort_message, commit_message
+from .spaces import BlockSpaces
 from .types import JobStatus, StoreHandle
 
 MAX_TRIES = 4
