@@ -19,7 +19,8 @@ from .session import Session
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
-TICKS_PER_SWEEP = 10
+BUSY_TICK_SECONDS = 0.02
+SWEEP_SECONDS = 1.0
 GREETING_SECONDS = 10.0
 
 
@@ -45,7 +46,7 @@ class DataServer:
         self._stall_seconds = stall_seconds
         self._sessions: set[Session] = set()
         self._acceptors: list[Acceptor] = []
-        self._ticks = 0
+        self._swept = time.monotonic()
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
     @property
@@ -97,12 +98,12 @@ class DataServer:
         self._counters.refused["accept"] += 1
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        self._store.expire(time.monotonic())
+        more = self._store.expire(time.monotonic())
+        self._timer = self._loop.call_later(BUSY_TICK_SECONDS if more else TICK_SECONDS, self._tick)
         for client, segment in self._store.take_revocations():
             self._gate.clients.revoke(client, segment)
-        self._ticks += 1
-        if self._ticks % TICKS_PER_SWEEP == 0:
+        if time.monotonic() - self._swept >= SWEEP_SECONDS:
+            self._swept = time.monotonic()
             self._sweep()
 
     def _sweep(self) -> None:

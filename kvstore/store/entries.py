@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..events import EventKind
 from ..slots import HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
@@ -22,8 +23,12 @@ from .counters import Counters
 from .event_log import EventLog, Holding
 from .expiry import Expiry
 from .pool import Arena, Pool
+from .slot_table import NO_SLOT
 
 REMEMBERED_DROPS = 4096
+MAX_EXPIRED_AT_ONCE = 1 << 14
+LEAST_BULK = 256
+"""Entries that end together from which on they are freed by columns."""
 MAX_ANCESTORS = 4096
 MAX_EVENT_ENTRIES = 4096
 TICKS_PER_SECOND = 10
@@ -183,25 +188,63 @@ class Entries:
         by_namespace: dict[int, list[bytes]] = {}
         for slot in slots:
             by_namespace.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
-            self._remember(catalog.keys[slot], reason)
-            self.withdraw(slot)
+        self._remember(slots, reason)
+        self.withdraw_many(slots)
         if reason is DropReason.REPLACED:  # `stored` of the new value says it all
             return
         for namespace, entries in by_namespace.items():
             self.announce("removed", namespace, entries)
 
-    def evict(self, slot: int) -> None:
+    def evict(self, slots: Sequence[int]) -> None:
         """Like `drop`, for victims: announced together by `announce_evictions`, or before the next
         event."""
         catalog = self.catalog
-        key = catalog.keys[slot]
-        self._evicted.setdefault(catalog.namespaces[slot], []).append(key)
-        self._remember(key, DropReason.EVICTED)
-        self.counters.evictions += 1
-        self.withdraw(slot)
+        for slot in slots:
+            self._evicted.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
+        self._remember(slots, DropReason.EVICTED)
+        self.counters.evictions += len(slots)
+        self.withdraw_many(slots)
+
+    def withdraw_many(self, slots: Sequence[int]) -> None:
+        """As `withdraw` of each. Many are freed by columns: a segment full of tiny entries must not
+        stop the loop for seconds."""
+        if len(slots) < LEAST_BULK:
+            for slot in slots:
+                self.withdraw(slot)
+            return
+        pins, flags = self.catalog.pins, self.catalog.flags
+        unpinned = []
+        for slot in slots:
+            self._take_out(slot)
+            if pins[slot]:
+                flags[slot] |= DEAD
+            else:
+                unpinned.append(slot)
+        self._free_many(np.array(unpinned, np.int64))
+
+    def expire(self, now: float) -> bool:
+        """Drops up to MAX_EXPIRED_AT_ONCE entries that are due; true when more are."""
+        self._drop_expired(self.expiry.pop_due(now, MAX_EXPIRED_AT_ONCE))
+        return self.expiry.is_due(now)
+
+    def expire_among(self, entries: Sequence[bytes], now: float) -> None:
+        """No answer counts what has expired, however late `expire` comes to it."""
+        if self.expiry.is_due(now):
+            found = {self.catalog.committed.get(entry, NO_SLOT) for entry in entries}
+            self._drop_expired([slot for slot in found if self.expiry.has_passed(slot, now)])
+
+    def _drop_expired(self, slots: Sequence[int]) -> None:
+        if slots:
+            self.drop(slots, DropReason.EXPIRED)
+            self.counters.expirations += len(slots)
 
     def withdraw(self, slot: int) -> None:
         """Takes a committed entry out without an event."""
+        self._take_out(slot)
+        self.end(slot)
+
+    def _take_out(self, slot: int) -> None:
+        """No key, chain, deadline or queue leads to the slot any more."""
         catalog = self.catalog
         del catalog.committed[catalog.keys[slot]]
         if catalog.namespaces[slot] != STRINGS:
@@ -210,7 +253,6 @@ class Entries:
             self.expiry.discard(slot)
         if catalog.links.queue[slot]:
             self.arena_of(slot).policy.remove(slot)
-        self.end(slot)
 
     def end(self, slot: int) -> None:
         """Frees the slot's space, or marks it dead while pinned."""
@@ -228,14 +270,33 @@ class Entries:
         self.catalog.give_back_slot(slot)
         self.pool.release_extent(segment, offset, length)
 
+    def _free_many(self, slots: NDArray[np.int64]) -> None:
+        """As `free` of each. A segment that loses most of its extents gets a new allocator."""
+        rows = self.catalog.table.rows()
+        places, offsets, lengths = (rows[slots, word] for word in (PLACE, OFFSET, LENGTH))
+        self.catalog.forget(slots)
+        owners = rows[:, PLACE] >> 32
+        used = rows[:, HEAD] & 0xFF != 0
+        for segment in np.unique(places >> 32).tolist():
+            gone = np.flatnonzero(places >> 32 == segment)
+            left = np.flatnonzero(used & (owners == segment))
+            if len(left) < len(gone):
+                live = zip(rows[left, OFFSET].tolist(), rows[left, LENGTH].tolist(), strict=True)
+                self.pool.keep_only(segment, list(live))
+                continue
+            for offset, length in zip(offsets[gone].tolist(), lengths[gone].tolist(), strict=True):
+                self.pool.release_extent(segment, offset, length)
+
     def set_state(self, slot: int, state: SlotState) -> None:
         position = slot * WORDS + HEAD
         self.catalog.words[position] = self.catalog.words[position] & ~0xFF | state
 
-    def _remember(self, entry: bytes, reason: DropReason) -> None:
-        self.drops[entry] = reason
-        self.drops.move_to_end(entry)
-        if len(self.drops) > REMEMBERED_DROPS:
+    def _remember(self, slots: Sequence[int], reason: DropReason) -> None:
+        for slot in slots[-REMEMBERED_DROPS:]:
+            entry = self.catalog.keys[slot]
+            self.drops[entry] = reason
+            self.drops.move_to_end(entry)
+        while len(self.drops) > REMEMBERED_DROPS:
             self.drops.popitem(last=False)
 
     # -- events -----------------------------------------------------------------------

@@ -37,10 +37,14 @@ class Expiry(Generic[_K]):
         """May be true for a deadline that was discarded."""
         return bool(self._heap) and self._heap[0][0] <= now
 
-    def pop_due(self, now: float) -> list[_K]:
-        """Keys whose deadline is not after `now`; each is forgotten."""
-        due = []
-        while self._heap and self._heap[0][0] <= now:
+    def has_passed(self, key: _K, now: float) -> bool:
+        deadline = self._deadlines.get(key)
+        return deadline is not None and deadline <= now
+
+    def pop_due(self, now: float, limit: int) -> list[_K]:
+        """At most `limit` keys whose deadline is not after `now`; each is forgotten."""
+        due: list[_K] = []
+        while self._heap and self._heap[0][0] <= now and len(due) < limit:
             deadline, key = heapq.heappop(self._heap)
             if self._deadlines.get(key) == deadline:
                 del self._deadlines[key]

@@ -103,7 +103,7 @@ class Pins:
             self._end(ticket)
 
     def expire(self, now: float) -> None:
-        for ticket in self._expiry.pop_due(now):
+        for ticket in self._expiry.pop_due(now, MAX_TICKETS):
             self._end(ticket)
 
     def _end(self, ticket: bytes) -> None:

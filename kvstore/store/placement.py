@@ -28,6 +28,9 @@ SURVEY_SECONDS = 1.0
 MAX_DESCENT = 4096
 MAX_SCATTERED_VICTIMS = 32
 """Entries evicted in policy order for one request before a window is looked for."""
+MAX_VICTIMS = 1 << 17
+"""Most entries evicted for one request, a fraction of a second's work. One that needs more is
+refused and finds less in its way when it is tried again."""
 LEAST_WINDOW_BYTES = 1 << 20
 """A window makes room for the next requests too."""
 
@@ -66,7 +69,7 @@ class Placement:
         arenas = [self._pool.daemon, *self._pool.arenas.values()]
         victims = [slot for slot in map(self._victim, arenas) if slot]
         if victims:
-            self._entries.evict(min(victims, key=self._catalog.touched.__getitem__))
+            self._entries.evict([min(victims, key=self._catalog.touched.__getitem__)])
         return bool(victims)
 
     def returned(self, segment: int) -> None:
@@ -118,8 +121,7 @@ class Placement:
         extents = self._extents(segment, 0)
         if extents.held.any():
             return False
-        for slot in extents.slots.tolist():
-            self._entries.evict(slot)
+        self._entries.evict(extents.slots[:MAX_VICTIMS].tolist())
         return segment.holder is Holder.FREE
 
     def _foreign_segments(self, now: float) -> list[tuple[float, int]]:
@@ -169,7 +171,7 @@ class Placement:
                 return None
             missing -= self._entries.occupied(victim)
             segment = self._pool.segments[self._entries.segment_of(victim)]
-            self._entries.evict(victim)
+            self._entries.evict([victim])
             place = self._place_in(arena, segment, num_bytes)
             if place is not None:
                 return place
@@ -208,9 +210,8 @@ class Placement:
         for size in sorted({ample, least}, reverse=True):
             window = cheapest_window(extents, segment.memory.num_bytes, size, alignment)
             if window is not None:
-                for slot in window:
-                    self._entries.evict(slot)
-                return True
+                self._entries.evict(window[:MAX_VICTIMS])
+                return len(window) <= MAX_VICTIMS
         return False
 
     def _extents(self, segment: PoolSegment, tick: int) -> Extents:

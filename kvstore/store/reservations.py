@@ -211,7 +211,7 @@ class Reservations:
             if group.batch is not batch or batch.if_exists == "replace":
                 self._publish(group, now)
                 group = _Group(batch)
-            results.append(self._become_visible(slot, batch, group))
+            results.append(self._become_visible(slot, batch, group, now))
         self._publish(group, now)
         return results
 
@@ -264,9 +264,10 @@ class Reservations:
             return PutResult(PutStatus.FAILED, reason)
         return None
 
-    def _become_visible(self, slot: int, batch: Batch, group: _Group) -> PutResult:
+    def _become_visible(self, slot: int, batch: Batch, group: _Group, now: float) -> PutResult:
         catalog = self._catalog
         key = catalog.keys[slot]
+        self._entries.expire_among([key], now)
         existing = catalog.committed.get(key)
         if existing is not None:
             if batch.if_exists != "replace":

@@ -197,7 +197,7 @@ class Store:
             raise InvalidRequest(f"if_exists is {if_exists!r}; known: keep, replace, error")
         if ttl_s is not None:
             check_ttl("ttl_s", ttl_s, MAX_ENTRY_TTL_SECONDS)
-        self._expire_due(now)
+        self._entries.expire_among(entries, now)
         batch = Batch(
             self._owners.get(owner),
             if_exists=if_exists,
@@ -302,7 +302,7 @@ class Store:
         """One `Located` or None an entry, and a ticket (b"" without a pin or a hit). `pin_s`: None
         no pin, 0 a view that ends with its owner, > 0 a ticket with that TTL. Raises OutOfSpace
         when the client would pin more than its share."""
-        self._expire_due(now)
+        self._entries.expire_among(entries, now)
         requester = self._owners.get(owner)
         committed, counters = self._catalog.committed, self._counters
         slots = [committed.get(entry) for entry in entries]
@@ -330,7 +330,6 @@ class Store:
         """Longest prefix of `keys` whose stored shards cover `coverage`; see `lookup` for pins.
         `pending` also counts reservations still being written."""
         check_chain(keys, coverage)
-        self._expire_due(now)
         requester = self._owners.get(owner)
         opened = self._namespaces.get(namespace)
         wanted = [shard.pack() for shard in coverage]
@@ -349,7 +348,7 @@ class Store:
         return BlocksFound(found.blocks, found.shards, checksums, ticket)
 
     def exists(self, entries: Sequence[EntryId], now: float) -> list[bool]:
-        self._expire_due(now)
+        self._entries.expire_among(entries, now)
         committed = self._catalog.committed
         return [entry in committed for entry in entries]
 
@@ -368,7 +367,7 @@ class Store:
 
     def remove(self, entries: Sequence[EntryId], now: float) -> int:
         """Number removed. A pinned one is a miss from now on; its space stays until unpinned."""
-        self._expire_due(now)
+        self._entries.expire_among(entries, now)
         slots = {self._catalog.committed.get(entry, NO_SLOT) for entry in entries} - {NO_SLOT}
         self._entries.drop(list(slots), DropReason.REMOVED)
         self._counters.removals += len(slots)
@@ -383,7 +382,7 @@ class Store:
         return removed
 
     def evict(self, scope: EvictScope, now: float, dry_run: bool) -> Evicted:
-        self._expire_due(now)
+        self.expire(now)
         chosen = self._inspection.choose(scope, now)
         result = self._inspection.measure(chosen)
         if not dry_run:
@@ -391,13 +390,11 @@ class Store:
             self._counters.evictions += len(chosen)
         return result
 
-    def expire(self, now: float) -> None:
-        """Ends entries and tickets whose time has come. Call it every 100 ms."""
-        due = self._entries.expiry.pop_due(now)
-        if due:
-            self._entries.drop(due, DropReason.EXPIRED)
-            self._counters.expirations += len(due)
+    def expire(self, now: float) -> bool:
+        """Ends tickets and up to MAX_EXPIRED_AT_ONCE entries whose time has come; true when more
+        are due. Call it every 100 ms, and soon again when it says so."""
         self._pins.expire(now)
+        return self._entries.expire(now)
 
     def report_corrupt(self, slot: int, generation: int, now: float) -> bool:
         """Recomputes the checksums of a committed entry and drops it when they differ (True)."""
@@ -474,11 +471,6 @@ class Store:
         self._pins.end_owner(owner)
         self._reservations.end_owner(owner, stopped=stopped)
         self._hbm.end_owner(owner.id)
-
-    def _expire_due(self, now: float) -> None:
-        """No answer counts what has expired, however late `expire` is called."""
-        if self._entries.expiry.is_due(now):
-            self.expire(now)
 
     def _segment(self, index: int) -> PoolSegment:
         if not 0 <= index < len(self._pool.segments):
