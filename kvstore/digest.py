@@ -1,7 +1,7 @@
 """BLAKE3 over typed, length-prefixed fields: no two different field lists give the same bytes.
 
 field  = tag u8 ‖ length u64 LE ‖ payload
-tags   = 1 UTF-8 text, 2 raw bytes, 3 unsigned integer (u64 LE)
+tags   = 1 UTF-8 text, 2 raw bytes, 3 unsigned integer (u64 LE), 4 token ids (u32 LE each)
 input  = field(text domain) ‖ field ‖ field …
 """
 

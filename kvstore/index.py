@@ -159,13 +159,6 @@ class PrefixIndex:
             self._num_locations -= sum(map(len, state.namespaces.values()))
             self._forget_unused(set(state.namespaces))
 
-    def drop_instance(self, instance: str) -> None:
-        """Forgets what lies at one instance, whoever published it."""
-        for state in self._streams.values():
-            for namespace in list(state.namespaces):
-                for location in [at for at in state.namespaces[namespace] if at[0] == instance]:
-                    self._drop_location(state, namespace, location)
-
     # -- questions ------------------------------------------------------------------
 
     def longest_prefix(

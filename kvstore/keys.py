@@ -34,7 +34,6 @@ Extra = Sequence[ExtraId | tuple[int, ExtraId]]
 id)` to the block that holds token `position`. Every later key depends on it through the chain."""
 TokenIds = Sequence[int] | NDArray[np.integer]
 
-KEY_VERSION = 1
 BLOCK_KEY_BYTES = 16
 MAX_STRING_KEY_BYTES = 1024
 MAX_BLOCK_TOKENS = 65536

@@ -23,7 +23,6 @@ LAYOUT_VERSION = 1
 SLOT_BYTES = 64
 WORDS = SLOT_BYTES // 8
 HEAD, PLACE, OFFSET, LENGTH, CHECKSUM = range(5)
-MAX_EXTENTS = 0xFFFF
 
 
 class SlotState(enum.IntEnum):
@@ -35,11 +34,6 @@ class SlotState(enum.IntEnum):
 
 def pack_head(generation: int, watermark: int, state: SlotState) -> int:
     return generation << 32 | watermark << 8 | state
-
-
-def unpack_head(head: int) -> tuple[int, int, SlotState]:
-    """(generation, watermark, state)"""
-    return head >> 32, head >> 8 & 0xFFFF, SlotState(head & 0xFF)
 
 
 class SlotReader:

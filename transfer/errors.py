@@ -2,8 +2,7 @@
 
 TransferError
 ├── SegmentUnavailable   the memory asked for cannot be had (names asked and available)
-├── HandoverRefused      descriptors or a mapping did not arrive as announced
-└── CorruptBytes         bytes do not match their checksum
+└── HandoverRefused      descriptors or a mapping did not arrive as announced
 """
 
 from __future__ import annotations
@@ -23,7 +22,3 @@ class SegmentUnavailable(TransferError):
 
 class HandoverRefused(TransferError):
     code = "handover_refused"
-
-
-class CorruptBytes(TransferError):
-    code = "corrupt"

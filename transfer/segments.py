@@ -38,7 +38,9 @@ class Segment:
 
     def __init__(self, num_bytes: int, *, name: str, reserved: bool = True) -> None:
         if num_bytes <= 0 or num_bytes % PAGE_BYTES:
-            raise ValueError(f"a segment of {num_bytes} bytes; it must be a multiple of 4096")
+            raise ValueError(
+                f"segment {name} of {num_bytes} bytes; a segment has a multiple of {PAGE_BYTES}"
+            )
         if reserved:
             check_memory(num_bytes, f"segment {name}")
         self.name = name

@@ -151,12 +151,12 @@ def test_blocks_count_for_the_warmest_tier() -> None:
     assert match.by_tier == {"dram": 1, "nvme": 2}
 
 
-def test_instances_are_told_apart_and_dropped_alone() -> None:
+def test_instances_are_told_apart_and_cleared_alone() -> None:
     index = live_index()
     index.apply("store", event(1, KEYS[:4]))
     index.apply("store", event(2, KEYS[:2], instance=ENGINE, tier="hbm"))
     assert (prefix(index, DAEMON), prefix(index, ENGINE)) == (4, 2)
-    index.drop_instance(ENGINE)
+    index.apply("store", event(3, [], kind="cleared", instance=ENGINE, tier="hbm"))
     assert (prefix(index, DAEMON), prefix(index, ENGINE)) == (4, 0)
     index.check_integrity()
 
@@ -290,11 +290,6 @@ class IndexMachine(RuleBasedStateMachine):
             )
             assert self.index.apply(stream, again) is StreamStatus.OK
         assert self.index.live(stream, self.seq[stream]) is StreamStatus.OK
-
-    @rule(instance=st.sampled_from([ENGINE, DAEMON]))
-    def instance_ends(self, instance: str) -> None:
-        self.index.drop_instance(instance)
-        self.model = {held for held in self.model if held.instance != instance}
 
     @rule(stream=streams)
     def stream_ends_and_returns(self, stream: str) -> None:
