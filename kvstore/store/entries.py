@@ -143,7 +143,7 @@ class Entries:
             arena = segments[words[slot * WORDS + PLACE] >> 32].arena
             assert arena is not None
             if flags[slot] & SOFT_PINNED:
-                arena.policy.insert_used(slot, 1)
+                arena.policy.insert_soft(slot)
             else:
                 arena.policy.insert(slot)
 
@@ -176,8 +176,11 @@ class Entries:
         if catalog.flags[slot] & DEAD:
             self.free(slot)
         elif catalog.words[slot * WORDS + HEAD] & 0xFF == SlotState.COMMITTED:
-            soft = catalog.flags[slot] & SOFT_PINNED
-            self.arena_of(slot).policy.insert_used(slot, soft)
+            policy = self.arena_of(slot).policy
+            if catalog.flags[slot] & SOFT_PINNED:
+                policy.insert_soft(slot)
+            else:
+                policy.insert_used(slot)
 
     # -- ending -----------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which entry goes first. A policy orders what one arena could evict: committed and unpinned.
+"""Which entry goes first: the order of what one arena could evict (committed and unpinned).
 
 slru   probation ──hit──► protected, a share of the bytes; what falls out of it is probation's
        newest again. Victims: probation's coldest, then protected's, then soft-pinned ones.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import Protocol
 
 from ..slots import LENGTH, WORDS
 from .slot_table import NO_SLOT
@@ -31,39 +30,6 @@ class Links:
         return self.colder, self.hotter, self.queue
 
 
-class EvictionPolicy(Protocol):
-    """An arena's order of eviction. Every call is O(1)."""
-
-    capacity_bytes: int
-
-    def insert(self, slot: int) -> None:
-        """A new entry."""
-
-    def insert_used(self, slot: int, soft: int) -> None:
-        """One that was in use until now (unpinned), or is to be evicted last (`soft` 1)."""
-
-    def touch(self, slot: int) -> None:
-        """It was hit. Nothing happens to one that is not evictable now."""
-
-    def refresh(self, slot: int) -> None:
-        """What depends on it was stored: newest of its queue."""
-
-    def remove(self, slot: int) -> None:
-        """It is pinned or dropped. Nothing happens to one that is not evictable now."""
-
-    def coldest(self) -> int:
-        """The next victim, or NO_SLOT."""
-
-    def clear(self) -> None:
-        """Forgets all of them; the caller resets their links."""
-
-    def __iter__(self) -> Iterator[int]:
-        """All of them, coldest first."""
-
-    def check_integrity(self) -> list[str]:
-        """Differences between its links and its accounts."""
-
-
 class _Queue:
     __slots__ = ("coldest", "hottest", "num_bytes")
 
@@ -73,7 +39,8 @@ class _Queue:
 
 
 class SlruPolicy:
-    """Segmented LRU by bytes. `protected_ratio` 0 makes it plain LRU."""
+    """Segmented LRU by bytes. `protected_ratio` 0 makes it plain LRU. `capacity_bytes` is the
+    arena's, which sets it. Every call but `clear`, iteration and check is O(1)."""
 
     def __init__(self, links: Links, protected_ratio: float) -> None:
         self._words = links.words
@@ -83,41 +50,53 @@ class SlruPolicy:
         self.capacity_bytes = 0
 
     def clear(self) -> None:
+        """Forgets all of them; the caller resets their links."""
         self._queues = (_Queue(), _Queue(), _Queue(), _Queue())
 
     def insert(self, slot: int) -> None:
+        """A new entry."""
         self._push(slot, PROBATION)
 
-    def insert_used(self, slot: int, soft: int) -> None:
-        if soft:
-            self._push(slot, SOFT)
-        else:
-            self._push(slot, PROTECTED)
-            self._demote()
+    def insert_used(self, slot: int) -> None:
+        """One that was in use until now (unpinned)."""
+        self._push(slot, PROTECTED)
+        self._demote()
+
+    def insert_soft(self, slot: int) -> None:
+        """One that is to be evicted last."""
+        self._push(slot, SOFT)
 
     def touch(self, slot: int) -> None:
+        """It was hit. Nothing happens to one that is not evictable now (as in the next two)."""
         index = self._queue[slot]
         if index == OUT:
             return
         self._unlink(slot, index)
-        self.insert_used(slot, int(index == SOFT))
+        if index == SOFT:
+            self.insert_soft(slot)
+        else:
+            self.insert_used(slot)
 
     def refresh(self, slot: int) -> None:
+        """What depends on it was stored: newest of its queue."""
         index = self._queue[slot]
         if index != OUT and self._queues[index].hottest != slot:
             self._unlink(slot, index)
             self._push(slot, index)
 
     def remove(self, slot: int) -> None:
+        """It is pinned or dropped."""
         index = self._queue[slot]
         if index != OUT:
             self._unlink(slot, index)
 
     def coldest(self) -> int:
+        """The next victim, or NO_SLOT."""
         _, probation, protected, soft = self._queues
         return probation.coldest or protected.coldest or soft.coldest
 
     def __iter__(self) -> Iterator[int]:
+        """All of them, coldest first."""
         for queue in self._queues:
             slot = queue.coldest
             while slot:
@@ -126,6 +105,7 @@ class SlruPolicy:
                 slot = following
 
     def check_integrity(self) -> list[str]:
+        """Differences between its links and its accounts."""
         differences = []
         for index, queue in enumerate(self._queues):
             num_bytes, before, slot = 0, NO_SLOT, queue.coldest

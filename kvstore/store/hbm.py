@@ -8,12 +8,13 @@ from moontide.transfer.types import Instance
 
 from ..errors import OutOfSpace
 from ..events import EventKind
+from ..types import Tier
 from .event_log import EventLog, Holding
 from .namespaces import OpenNamespace
 from .types import OwnerId
 
 MAX_BLOCKS_PER_OWNER = 1 << 20
-_TIER = "hbm"
+_TIER = Tier.HBM
 
 
 class _Published:

@@ -18,7 +18,7 @@ from moontide.transfer import Segment
 from moontide.transfer.types import Instance
 
 from .allocator import OffsetAllocator
-from .eviction import EvictionPolicy
+from .eviction import SlruPolicy
 from .types import PoolSettings
 
 RESERVE_RATIO = 1 / 8
@@ -60,7 +60,7 @@ class Arena:
 
     __slots__ = ("client", "policy", "segments", "writable")
 
-    def __init__(self, client: Instance | None, policy: EvictionPolicy) -> None:
+    def __init__(self, client: Instance | None, policy: SlruPolicy) -> None:
         self.client = client
         self.policy = policy
         self.writable = client is not None
@@ -80,7 +80,7 @@ class Arena:
 class Pool:
     """Raises SegmentUnavailable when the tier cannot be had whole."""
 
-    def __init__(self, settings: PoolSettings, new_policy: Callable[[], EvictionPolicy]) -> None:
+    def __init__(self, settings: PoolSettings, new_policy: Callable[[], SlruPolicy]) -> None:
         self.settings = settings
         self._new_policy = new_policy
         self.segments: list[PoolSegment] = []

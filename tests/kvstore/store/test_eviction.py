@@ -53,7 +53,7 @@ def test_lru_orders_by_last_use_alone() -> None:
 def test_soft_pinned_goes_last() -> None:
     policy = policy_of(3, 0.2)
     policy.remove(1)
-    policy.insert_used(1, 1)
+    policy.insert_soft(1)
     policy.touch(3)
     assert list(policy) == [2, 3, 1]
 
