@@ -150,9 +150,11 @@ class Placement:
 
     def _victim(self, arena: Arena) -> int:
         """The coldest entry, or the end of the chain that hangs on it: a chain shrinks from its
-        end."""
+        end. NO_SLOT when nothing can go."""
         chains, queue = self._catalog.chains, self._catalog.links.queue
         slot = arena.policy.coldest()
+        if slot == NO_SLOT:
+            return NO_SLOT
         for _ in range(MAX_DESCENT):
             for child in chains.children(slot):
                 if queue[child] and self._entries.arena_of(child) is arena:

@@ -9,7 +9,7 @@ from moontide.kvstore.store import Revocation
 from moontide.kvstore.types import PutStatus, ReserveStatus
 from moontide.transfer.types import Instance
 
-from .conftest import SEGMENT_BYTES, Node
+from .conftest import SEGMENT_BYTES, MakeNode, Node
 
 HALF = SEGMENT_BYTES // 2
 A, B = Instance("a", 1, bytes(16)), Instance("b", 2, bytes(16))
@@ -46,7 +46,7 @@ def test_connections_of_one_client_share_its_grants(node: Node) -> None:
     first, second = node.connect(A), node.connect(A)
     one = node.reserve(first, "a", 100, shared_memory=True)
     assert node.reserve(second, "b", 100, shared_memory=True).segment == one.segment
-    node.store.disconnect(first, node.now)
+    node.store.disconnect(first)
     assert node.store.writable_descriptor(one.segment, A) > 0
 
 
@@ -55,6 +55,14 @@ def test_one_segment_is_kept_for_puts_through_the_socket(node: Node) -> None:
     assert len(segments_of(node, owner, 40, "a")) == 7
     assert node.put(owner, "socket", bytes(SEGMENT_BYTES)) is ReserveStatus.RESERVED
     assert node.store.stats(node.now).segments_granted == 7
+
+
+def test_first_entry_of_a_pool_too_small_for_grants_goes_through_the_socket(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(dram_bytes=SEGMENT_BYTES)
+    reserved = node.reserve(node.connect(A), "a", 100, shared_memory=True)
+    assert (reserved.status, reserved.writable) == (ReserveStatus.RESERVED, False)
 
 
 def test_client_without_a_grant_sends_its_bytes(node: Node) -> None:
@@ -140,7 +148,7 @@ def test_r10_space_of_a_vanished_writer_waits_until_it_has_surely_stopped(node: 
     for end in ("quiesced", "exited"):
         owner = node.connect(A)
         reserved = node.reserve(owner, end, HALF, shared_memory=True)
-        node.store.disconnect(owner, node.now)
+        node.store.disconnect(owner)
         stats = node.store.stats(node.now)
         assert (stats.quarantined, stats.in_flight) == (1, 0)
         assert stats.tiers["dram"].quarantined_bytes == HALF
@@ -160,7 +168,7 @@ def test_order_of_exit_and_disconnect_does_not_matter(node: Node) -> None:
     owner = node.connect(A)
     node.reserve(owner, "a", HALF, shared_memory=True)
     node.store.client_exited(A)
-    node.store.disconnect(owner, node.now)
+    node.store.disconnect(owner)
     with pytest.raises(InvalidRequest, match="not connected"):
         node.reserve(owner, "b", 1, shared_memory=True)
     node.check_idle(entries=0)
