@@ -55,20 +55,19 @@ class Generation:
         return options is not None and bool(options.include_usage)
 
     def encode(self, model: Model) -> list[int]:
-        """Token ids of the prompt; slow, off the loop. Raises BadRequest."""
+        """Token ids of the prompt, which fit the context; slow, off the loop. Raises BadRequest and
+        PromptTooLong."""
         if isinstance(self.prompt, Tokens):
-            return list(self.prompt.token_ids)
-        if isinstance(self.prompt, Text):
-            return model.encode_text(self.prompt.text)
-        if model.template is None:
-            raise BadRequest(
-                f"model {model.name!r} has no chat template: use /v1/completions", field="model"
-            )
-        try:
-            text = model.template.render(self.prompt.messages)
-        except TemplateRefused as error:
-            raise BadRequest(str(error), field="messages") from error
-        return model.encode_rendered(text)
+            token_ids = list(self.prompt.token_ids)
+        elif isinstance(self.prompt, Text):
+            self._check_size(model, self.prompt.text)
+            token_ids = model.encode_text(self.prompt.text)
+        else:
+            text = self._render(model, self.prompt)
+            self._check_size(model, text)
+            token_ids = model.encode_rendered(text)
+        self._room(model, len(token_ids))
+        return token_ids
 
     def body(self, model: Model, token_ids: list[int]) -> GenerationBody:
         """What the worker is asked. Raises PromptTooLong and BadRequest, naming both counts."""
@@ -89,8 +88,32 @@ class Generation:
             ignore_eos=request.ignore_eos,
         )
 
+    def _render(self, model: Model, conversation: Conversation) -> str:
+        if model.template is None:
+            raise BadRequest(
+                f"model {model.name!r} has no chat template: use /v1/completions", field="model"
+            )
+        try:
+            return model.template.render(conversation.messages)
+        except TemplateRefused as error:
+            raise BadRequest(str(error), field="messages") from error
+
+    @property
+    def _prompt_field(self) -> str:
+        return "messages" if isinstance(self.prompt, Conversation) else "prompt"
+
+    def _check_size(self, model: Model, text: str) -> None:
+        """Refuses what cannot fit before any time is spent on it."""
+        fewest = model.fewest_tokens(text)
+        if fewest >= model.context_tokens:
+            raise PromptTooLong(
+                f"the prompt has {len(text)} characters, which are {fewest} tokens at least; model "
+                f"{model.name!r} has a context of {model.context_tokens}",
+                field=self._prompt_field,
+            )
+
     def _room(self, model: Model, num_tokens: int) -> int:
-        field = "messages" if isinstance(self.prompt, Conversation) else "prompt"
+        field = self._prompt_field
         if num_tokens == 0:
             raise BadRequest("the prompt has 0 tokens; it must have at least 1", field=field)
         room = model.context_tokens - num_tokens

@@ -21,7 +21,7 @@ Temperature = Annotated[float, msgspec.Meta(ge=0.0, le=2.0, description="0 is gr
 TopP = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 TopK = Annotated[int, msgspec.Meta(ge=-1, description="-1 or 0: all")]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-StopString = Annotated[str, msgspec.Meta(min_length=1)]
+StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Stops = StopString | Annotated[list[StopString], msgspec.Meta(max_length=MAX_STOPS)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
@@ -38,7 +38,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What both kinds of request have in common."""
 
-    model: str
+    model: Annotated[str, msgspec.Meta(max_length=256)]
     max_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
@@ -89,10 +89,13 @@ class ChatMessage(msgspec.Struct, frozen=True):
         return "\n".join(part.text for part in self.content)
 
 
+Messages = Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
+
+
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
+    messages: Messages
     max_completion_tokens: MaxTokens | None = None
     response_format: Neutral = None
     tools: Neutral = None

@@ -17,11 +17,11 @@ from .frontend import FrontEnd
 from .generation import Generation, from_chat, from_completion
 from .metrics import Metrics
 from .protocol import (
-    ChatMessage,
     ChatRequest,
     CompletionPrompt,
     CompletionRequest,
     GenerationRequest,
+    Messages,
     Model,
     ModelList,
 )
@@ -98,7 +98,7 @@ class RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
 class RouteRequest(ChatRequest, frozen=True, kw_only=True):
     """The body of a completion (with `prompt`) or of a chat completion (with `messages`)."""
 
-    messages: list[ChatMessage] | None = None  # type: ignore[assignment] # optional here
+    messages: Messages | None = None  # type: ignore[assignment] # optional here
     prompt: CompletionPrompt | None = None
 
     def generation(self) -> Generation:

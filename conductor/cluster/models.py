@@ -15,6 +15,7 @@ from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.membership import WorkerRecord
 
 from ..template import ChatTemplate, TemplateRefused
+from .token_bound import TokenBound, token_bound
 
 MAX_TOKENIZER_BYTES = 128 << 20
 
@@ -68,6 +69,11 @@ class Model:
     namespace: Namespace
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    token_bound: TokenBound | None = None
+
+    def fewest_tokens(self, text: str) -> int:
+        """How many tokens `text` has at least; quick."""
+        return 0 if self.token_bound is None else self.token_bound.fewest(text)
 
     def encode_text(self, text: str) -> list[int]:
         """Raw text, with what the tokenizer itself adds, as the worker would encode it."""
@@ -126,6 +132,7 @@ def load_model(data: bytes, record: WorkerRecord) -> Model:
         namespace=namespace,
         tokenizer=tokenizer,
         template=_template(document, record),
+        token_bound=token_bound(document.tokenizer),
     )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from moontide.conductor.cluster.models import Model
+
 from .fakes import CONTEXT_TOKENS, MODEL, FakeWorker, in_loop, running, until
 
 USER = {"role": "user", "content": "hi"}
@@ -24,6 +26,9 @@ REFUSED: list[tuple[str, object, str, str]] = [
     ("completions", {"prompt": "hi"}, "", "model"),
     ("completions", {"model": MODEL}, "", "prompt"),
     ("completions", COMPLETION | {"model": 3}, "model", "Expected `str`"),
+    ("completions", COMPLETION | {"model": "m" * 257}, "model", "length <= 256"),
+    ("completions", COMPLETION | {"stop": "x" * 1025}, "stop", "length <= 1024"),
+    ("route", {"model": MODEL, "messages": []}, "messages", "length >= 1"),
     ("completions", COMPLETION | {"prompt": 3}, "prompt", "got `int`"),
     ("completions", COMPLETION | {"prompt": ["a", "b"]}, "prompt", "2 prompts"),
     ("completions", COMPLETION | {"prompt": []}, "prompt", "0 prompts"),
@@ -98,6 +103,28 @@ async def test_a_wrong_request_is_a_400_that_names_field_and_value() -> None:
             assert error["type"] == "invalid_request_error", told
             assert set(error) == {"message", "type", "param", "code", "retryable"}, told
     assert worker.requests == []
+
+
+@in_loop
+async def test_an_oversized_prompt_is_refused_before_it_is_tokenised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*_: object) -> list[int]:
+        raise AssertionError("tokenised or hashed")
+
+    text, longest = "a" * 100_000, len("<|im_start|>")
+    async with running(FakeWorker()) as cluster:
+        monkeypatch.setattr(Model, "encode_text", never)
+        monkeypatch.setattr(Model, "encode_rendered", never)
+        monkeypatch.setattr(Model, "keys", never)
+        status, answer = await cluster.complete(text)
+        assert (status, answer["error"]["param"]) == (400, "prompt")
+        assert f"{-(-len(text) // longest)} tokens at least" in answer["error"]["message"]
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+        status, answer, _ = await cluster.post("/v1/chat/completions", body)
+        assert (status, answer["error"]["param"]) == (400, "messages")
+        status, answer = await cluster.complete([1] * CONTEXT_TOKENS)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
 
 
 @in_loop

@@ -112,7 +112,7 @@ class _Service:
             return self._failure(request, from_store_error(error))
         except web.HTTPException as error:
             return self._failure(request, _from_aiohttp(request, error))
-        except (HttpProcessingError, ConnectionResetError) as error:
+        except (HttpProcessingError, web.RequestPayloadError, ConnectionResetError) as error:
             return self._failure(request, HttpError(400, "bad_request", str(error)))
         except Exception:  # noqa: BLE001 - the request boundary
             _log.exception("request_failed method=%s path=%s", request.method, request.path)
@@ -150,7 +150,7 @@ class _Service:
     async def _read(self, request: web.Request, bound: int) -> bytes:
         """The body, at most `bound` bytes, within the time limit."""
         too_large = HttpError(
-            413, "body_too_large", f"the body exceeds the limit of {bound} bytes: send less"
+            413, "body_too_large", f"the body exceeds the limit of {int(bound)} bytes: send less"
         )
         if (request.content_length or 0) > bound:
             raise too_large

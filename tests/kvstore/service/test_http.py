@@ -88,6 +88,13 @@ def test_what_is_no_json_is_a_400(serve: Serve, raw: bytes) -> None:
     assert code_of(answer) in ("invalid_json", "invalid_request")
 
 
+def test_a_body_that_is_not_compressed_as_told_is_a_400(serve: Serve) -> None:
+    headers = JSON | {"Content-Encoding": "gzip"}
+    status, answer, _ = ask(serve(), "POST", "/v1/echo", raw=b'{"text": "abc"}', headers=headers)
+    assert (status, code_of(answer)) == (400, "bad_request")
+    assert "gzip" in answer["error"]["message"]
+
+
 def test_a_body_of_another_type_is_a_415(serve: Serve) -> None:
     served = serve()
     form = {"Content-Type": "application/x-www-form-urlencoded"}
