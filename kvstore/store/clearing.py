@@ -4,6 +4,7 @@ second."""
 from __future__ import annotations
 
 import ctypes
+import gc
 
 import numpy as np
 
@@ -61,6 +62,7 @@ def drop_all(entries: Entries) -> None:
 def give_memory_back(entries: Entries) -> None:
     """Shrinks the catalog to what it holds and returns free heap pages to the machine."""
     entries.catalog.trim()
+    gc.collect()  # also empties the interpreter's free lists: a few tuples there hold whole arenas
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if malloc_trim is not None:
         malloc_trim(0)

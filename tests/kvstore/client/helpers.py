@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import xxhash
 
@@ -90,6 +91,14 @@ def result_of(kv: BlockStore, job: JobId, seconds: float = SECONDS) -> JobResult
     results: list[JobResult] = []
     wait_until(lambda: results.extend(kv.poll()) or any(r.job == job for r in results), seconds)
     return next(result for result in results if result.job == job)
+
+
+def own_memory(pid: int) -> int:
+    """Anonymous bytes: without pool and header slots, which are shared memory."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssAnon")
 
 
 def fork() -> int:

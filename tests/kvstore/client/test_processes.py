@@ -15,7 +15,7 @@ import pytest
 from moontide.kvstore import PutStatus, StoreClient, wire
 
 from ...store_process import StartStore, StoreProcess
-from .helpers import NAMESPACE, Scribbler, address, client_of, fork, wait_until
+from .helpers import NAMESPACE, Scribbler, address, client_of, fork, own_memory, wait_until
 
 CHILD = Path(__file__).with_name("child.py")
 ENDED_SECONDS = 10.0
@@ -40,14 +40,6 @@ class Child:
 
 def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def own_memory(pid: int) -> int:
-    """Anonymous bytes: without the pool, which is shared memory."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no RssAnon")
 
 
 def audit(daemon: StoreProcess) -> dict[str, object]:
