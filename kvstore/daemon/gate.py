@@ -80,7 +80,7 @@ class Gate:
 
     def leave(self, peer: Peer) -> None:
         """The connection has ended: what it held is given up."""
-        self._store.disconnect(peer.owner, peer.clock())
+        self._store.disconnect(peer.owner)
         self.clients.leave(peer.client, peer.owner)
 
     def _check_proof(self, hello: wire.Hello, visitor: Visitor) -> None:

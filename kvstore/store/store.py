@@ -109,7 +109,7 @@ class Store:
     def connect(self, owner: OwnerId, client: Instance) -> None:
         self._owners.connect(owner, client)
 
-    def disconnect(self, owner: OwnerId, now: float) -> None:
+    def disconnect(self, owner: OwnerId) -> None:
         """Drops the owner's views and hbm blocks and aborts its reservations; those the client
         could write itself stay in quarantine until `client_quiesced` or `client_exited`."""
         if owner in self._owners:
@@ -246,7 +246,6 @@ class Store:
         generations: Sequence[int],
         extent: int,
         checksums: Sequence[int],
-        now: float,
     ) -> None:
         """Layer `extent` of each reservation is complete. Raises InvalidRequest on one that is
         not the owner's (counted), or out of order; then none has moved."""
@@ -396,7 +395,7 @@ class Store:
         self._pins.expire(now)
         return self._entries.expire(now)
 
-    def report_corrupt(self, slot: int, generation: int, now: float) -> bool:
+    def report_corrupt(self, slot: int, generation: int) -> bool:
         """Recomputes the checksums of a committed entry and drops it when they differ (True)."""
         if self._catalog.find(slot, generation) != SlotState.COMMITTED:
             return False

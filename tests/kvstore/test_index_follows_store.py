@@ -77,7 +77,7 @@ class Followed:
         elif action == "clear":
             self.store.clear(self.rng.choice([None, NAMESPACE.digest]), False, self.now)
         else:
-            self.store.disconnect(OWNER, self.now)
+            self.store.disconnect(OWNER)
             self.store.connect(OWNER, ENGINE)
 
     def put(self, keys: list[BlockKey]) -> None:
@@ -89,7 +89,7 @@ class Followed:
         slots, generations = [r.slot for r in taken], [r.generation for r in taken]
         if not slots:
             return
-        self.store.advance(OWNER, slots, generations, 0, [0] * len(slots), self.now)
+        self.store.advance(OWNER, slots, generations, 0, [0] * len(slots))
         if self.rng.random() < 0.1:
             self.store.abort(OWNER, slots, generations)
         else:

@@ -89,7 +89,6 @@ def advance(peer: Peer, message: wire.Advance) -> wire.Ok:
         message.generations,
         message.extent,
         message.checksums,
-        peer.clock(),
     )
     return wire.Ok()
 
@@ -229,5 +228,5 @@ def renew(peer: Peer, message: wire.RenewTicket) -> wire.Ok:
 
 def report_corrupt(peer: Peer, message: wire.ReportCorrupt) -> wire.Ok:
     checks.reservations([message.slot], [message.generation])
-    peer.store.report_corrupt(message.slot, message.generation, peer.clock())
+    peer.store.report_corrupt(message.slot, message.generation)
     return wire.Ok()

@@ -118,7 +118,7 @@ class Node:
             piece[:] = bytes([layer + 1]) * stride
             sums.append(checksum(piece))
         slots, generations = [r.slot for r in reserved], [r.generation for r in reserved]
-        self.store.advance(owner, slots, generations, layer, sums, self.now)
+        self.store.advance(owner, slots, generations, layer, sums)
 
     def prefix(
         self,

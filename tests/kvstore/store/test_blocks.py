@@ -80,7 +80,6 @@ def test_layer_halves_make_a_whole(node: Node, namespace: int, chain: Chain) -> 
                 [reserved.generation],
                 layer,
                 [checksum(piece)],
-                node.now,
             )
         assert node.prefix(owner, namespace, keys) == 0
         node.store.commit(owner, [reserved.slot], [reserved.generation], [], node.now)
@@ -105,7 +104,7 @@ def test_every_group_of_a_layout_is_needed(node: Node, chain: Chain) -> None:
             owner, namespace, keys, b"", [shard], shared_memory=False, now=node.now
         )
         slots, generations = [r.slot for r in results], [r.generation for r in results]
-        node.store.advance(owner, slots, generations, 0, [1, 2], node.now)
+        node.store.advance(owner, slots, generations, 0, [1, 2])
         node.store.commit(owner, slots, generations, [], node.now)
     assert node.prefix(owner, namespace, keys, coverage) == 2
 

@@ -79,7 +79,7 @@ def test_r38_every_way_an_entry_ends_is_told(node: Node) -> None:
     (found,), _ = node.store.lookup(owner, [string_entry_id("corrupt")], None, node.now)
     assert found is not None
     node.store.buffer(found.slot, found.generation)[0] = 0
-    node.store.report_corrupt(found.slot, found.generation, node.now)
+    node.store.report_corrupt(found.slot, found.generation)
     node.put(owner, "cleared", b"x")
     node.store.clear(None, False, node.now)
     assert told(node) == [
@@ -152,7 +152,7 @@ def test_hbm_blocks_end_with_their_connection(node: Node, chain: Chain) -> None:
     node.store.publish_hbm(owner, namespace, [], [keys[0], b"unknown".rjust(16)], False)
     assert last(node).entries == ((b"k" + keys[0]).hex(),)
     assert node.store.stats(node.now).hbm_blocks == 2
-    node.store.disconnect(owner, node.now)
+    node.store.disconnect(owner)
     assert told(node) == [("stored", "hbm", 3), ("removed", "hbm", 1), ("cleared", "hbm", 0)]
     assert node.store.stats(node.now).hbm_blocks == 0
 

@@ -245,7 +245,7 @@ class RandomUse:
             return
         seat = self.chance.randrange(4)
         if self.chance.random() < 0.5:
-            self.store.disconnect(self.owners[seat], self.now)
+            self.store.disconnect(self.owners[seat])
         else:
             self.store.client_exited(self.clients[seat])
             self.clients[seat] = Instance("client", seat, self.chance.randbytes(16))
@@ -261,7 +261,7 @@ def test_r13_accounts_are_exact_after_random_use(make_node: MakeNode, seed: int)
         if step % 2_000 == 0:
             node.check()
     for owner in use.owners:
-        node.store.disconnect(owner, use.now)
+        node.store.disconnect(owner)
     for client in use.clients:
         node.store.client_exited(client)
     node.store.expire(use.now + 10)

@@ -83,7 +83,7 @@ def test_views_end_with_their_connection_tickets_do_not(node: Node) -> None:
     node.put(mine, "a", b"x")
     node.pin(mine, "a")
     ticket = node.pin(mine, "a", 10.0)
-    node.store.disconnect(mine, node.now)
+    node.store.disconnect(mine)
     assert node.store.stats(node.now).pins == 1
     node.store.renew(ticket, 20.0, node.now)
     node.now += 15
@@ -179,6 +179,6 @@ def test_r12_memory_under_a_reader_is_not_reused(make_node: MakeNode) -> None:
         node.store.clear(None, True, node.now)
     assert all(view == data for view, data in promised.values())
     assert node.has("k0") == [False]
-    node.store.disconnect(reader, node.now)
+    node.store.disconnect(reader)
     node.store.clear(None, False, node.now)
     node.check_idle(entries=0)

@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         if rarely:
             owner = self.owners[seat]
             self.forget_views(owner)
-            self.store.disconnect(owner, self.now)
+            self.store.disconnect(owner)
             del self.client_of[owner]
             self.connect(seat)
 
@@ -278,9 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
             sums: list[int] = []
             for layer in range(LAYERS):
                 piece = self.layer(data, layer)
-                self.store.advance(
-                    writing.owner, slots, generations, layer, [checksum(piece)], self.now
-                )
+                self.store.advance(writing.owner, slots, generations, layer, [checksum(piece)])
         else:
             sums = [checksum(data)]
         before = self.store.exists([EntryId(writing.entry)], self.now)[0]

@@ -140,7 +140,7 @@ def test_layers_complete_in_order(node: Node, chain: Chain) -> None:
     )
     where = ([reserved.slot], [reserved.generation])
     with pytest.raises(InvalidRequest, match=r"extent 1 .* next is 0 of 3"):
-        node.store.advance(owner, *where, 1, [7], node.now)
+        node.store.advance(owner, *where, 1, [7])
     for layer in range(2):
         node.write_layer(owner, [reserved], layer)
     assert len(node.store.extents(reserved.slot, reserved.generation)) == 2
@@ -148,7 +148,7 @@ def test_layers_complete_in_order(node: Node, chain: Chain) -> None:
     assert put == PutResult(PutStatus.FAILED, "extent 2 of 3 is not written")
     node.write_layer(owner, [reserved], 2)
     with pytest.raises(InvalidRequest, match="next is 3 of 3"):
-        node.store.advance(owner, *where, 3, [7], node.now)
+        node.store.advance(owner, *where, 3, [7])
     (put,) = node.store.commit(owner, *where, [], node.now)
     assert put.status is PutStatus.STORED
     extents = node.store.extents(reserved.slot, reserved.generation)
@@ -197,7 +197,7 @@ def test_r16_notices_of_unknown_reservations_are_counted_and_harmless(node: Node
         assert put.status is PutStatus.FAILED
         assert node.store.abort(owner, [bad_slot], [bad_generation]) == 0
         with pytest.raises(InvalidRequest):
-            node.store.advance(owner, [bad_slot], [bad_generation], 0, [1], node.now)
+            node.store.advance(owner, [bad_slot], [bad_generation], 0, [1])
         with pytest.raises(InvalidRequest):
             node.store.buffer(bad_slot, bad_generation)
     assert node.store.commit(other, [slot], [generation], [1], node.now)[0].status is (
@@ -287,9 +287,9 @@ def test_corrupt_entry_is_dropped_when_reported(node: Node, chain: Chain) -> Non
     keys = chain(2)
     good, bad = node.put_blocks(owner, namespace, keys, LAYOUT.whole())
     node.store.buffer(bad.slot, bad.generation)[5] ^= 0xFF
-    assert not node.store.report_corrupt(good.slot, good.generation, node.now)
-    assert node.store.report_corrupt(bad.slot, bad.generation, node.now)
-    assert not node.store.report_corrupt(bad.slot, bad.generation, node.now)
+    assert not node.store.report_corrupt(good.slot, good.generation)
+    assert node.store.report_corrupt(bad.slot, bad.generation)
+    assert not node.store.report_corrupt(bad.slot, bad.generation)
     assert node.prefix(owner, namespace, keys) == 1
     assert node.store.stats(node.now).tiers["dram"].corrupt == 1
 
@@ -298,8 +298,8 @@ def test_connection_that_ends_gives_its_space_back(node: Node) -> None:
     owner = node.connect()
     for index in range(8):
         node.reserve(owner, f"k{index}", SEGMENT_BYTES)
-    node.store.disconnect(owner, node.now)
-    node.store.disconnect(owner, node.now)
+    node.store.disconnect(owner)
+    node.store.disconnect(owner)
     node.check_idle(entries=0)
 
 
@@ -314,7 +314,7 @@ def test_r14_largest_put_succeeds_after_overload(make_node: MakeNode) -> None:
             node.pin(owner, f"p{index}", 5.0)
     assert node.store.stats(node.now).refused_puts > 0
     for owner in owners:
-        node.store.disconnect(owner, node.now)
+        node.store.disconnect(owner)
     node.now += 5.1
     node.store.expire(node.now)
     node.check_idle()
