@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
 import click
 
 from moontide.kvstore.bench import Report
+from moontide.kvstore.service import CommandFailed, guarded
 
+from ..errors import ModelError
 from ..model import load_model
 from .processes import serving
 from .serve import ServeBench
@@ -25,16 +28,30 @@ from .serve import ServeBench
 def serve(model: str, dram: str, prompt_tokens: int, pairs: int, json_file: Path | None) -> None:
     """TTFT cold, cached, and the price of storing, interleaved in one run."""
 
-    def say(text: str) -> None:
-        click.echo(text, err=True)
+    def run() -> int:
+        report = _measure(model, dram, prompt_tokens, pairs)
+        report.show()
+        if json_file is not None:
+            report.write(json_file)
+        return 0
 
-    with tempfile.TemporaryDirectory(prefix="moontide-bench-") as directory:
-        say("starting a cluster and a worker without a store")
-        with serving(model, dram, Path(directory)) as served:
-            bench = ServeBench(load_model(model), served, prompt_tokens, say)
-            rows = bench.run(pairs)
+    sys.exit(guarded("bench serve", run))
+
+
+def _measure(model: str, dram: str, prompt_tokens: int, pairs: int) -> Report:
+    try:
+        loaded = load_model(model)
+    except ModelError as error:
+        raise CommandFailed(str(error)) from error
+    _say("starting a cluster and a worker without a store")
+    with (
+        tempfile.TemporaryDirectory(prefix="moontide-bench-") as directory,
+        serving(model, dram, Path(directory)) as served,
+    ):
+        rows = ServeBench(loaded, served, prompt_tokens, _say).run(pairs)
     settings = {"model": model, "prompt_tokens": str(prompt_tokens), "pairs": str(pairs)}
-    report = Report.of(rows, settings)
-    report.show()
-    if json_file is not None:
-        report.write(json_file)
+    return Report.of(rows, settings)
+
+
+def _say(text: str) -> None:
+    click.echo(f"moontide bench serve: {text}", err=True)

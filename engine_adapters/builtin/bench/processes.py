@@ -7,11 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from moontide.kvstore.service import CommandFailed
+
 _READY_SECONDS = 180.0
+_STOP_SECONDS = 20.0  # `up` ends its children within 10
+_POLL_SECONDS = 0.1
+_SHOWN_LINES = 10
 
 
 class _Url(msgspec.Struct):
@@ -26,7 +32,8 @@ class _State(msgspec.Struct):
     workers: list[_Url]
 
 
-class Served(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Served:
     """Where a running cluster answers."""
 
     conductor: str
@@ -37,23 +44,52 @@ class Served(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def serving(model: str, dram: str, directory: Path) -> Iterator[Served]:
-    """`moontide up` with one worker, and beside it a worker that has no store. Raises RuntimeError
+    """`moontide up` with one worker, and beside it a worker that has no store. Raises CommandFailed
     with the log's end when one does not get ready."""
     state_file = directory / "state.json"
     up = ["up", "--both", "1", "--model", model, "--dram", dram, "--port-base", "0"]
-    with _command([*up, "--state-file", str(state_file)], directory / "up.log") as process:
-        state = msgspec.json.decode(_appears(state_file, process, "up.log"), type=_State)
+    up += ["--state-file", str(state_file), "--token-file", str(directory / "token")]
+    with _command(up, directory / "up.log") as cluster:
+        cluster.wait_until(state_file.exists)
+        state = msgspec.json.decode(state_file.read_bytes(), type=_State)
         plain = ["worker", "--id", "plain", "--listen", "127.0.0.1:0", "--store", "none"]
         plain += ["--model", model, "--token-file", state.token_file]
-        log = directory / "plain.log"
-        with _command(plain, log) as worker:
-            url = _ready_url(log, worker)
-            token = Path(state.token_file).read_text().strip()
-            yield Served(state.conductor.url, state.workers[0].url, url, token)
+        with _command(plain, directory / "plain.log") as worker:
+            worker.wait_until(lambda: worker.ready_url() is not None)
+            yield Served(
+                conductor=state.conductor.url,
+                worker=state.workers[0].url,
+                worker_without_store=worker.ready_url() or "",
+                token=Path(state.token_file).read_text().strip(),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ready_url(self) -> str | None:
+        """The address in a worker's `ready` line, once it is there."""
+        words = self.log.read_text(errors="replace").split()
+        urls = (word.removeprefix("url=") for word in words if word.startswith("url=http"))
+        return next(urls, None)
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while not ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                lines = self.log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+                raise CommandFailed(
+                    f"{self.log.stem} ended or was not ready within {_READY_SECONDS:g} s; the end "
+                    "of its log: " + " | ".join(lines)
+                )
+            time.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager
-def _command(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _command(arguments: list[str], log: Path) -> Iterator[_Command]:
+    """A running `moontide` command; ended on leaving."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "moontide.kvstore.cli", *arguments],
@@ -61,37 +97,12 @@ def _command(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
         )
+    try:
+        yield _Command(process, log)
+    finally:
+        process.terminate()
         try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(5)
-
-
-def _appears(path: Path, process: subprocess.Popen[bytes], log_name: str) -> bytes:
-    _wait(path.exists, process, path.parent / log_name)
-    return path.read_bytes()
-
-
-def _ready_url(log: Path, process: subprocess.Popen[bytes]) -> str:
-    """The address in the worker's `ready` line."""
-
-    def urls() -> list[str]:
-        words = log.read_text(errors="replace").split()
-        return [word.removeprefix("url=") for word in words if word.startswith("url=http")]
-
-    _wait(lambda: bool(urls()), process, log)
-    return urls()[0]
-
-
-def _wait(done: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _READY_SECONDS
-    while not done():
-        if process.poll() is not None or time.monotonic() > deadline:
-            end = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
-            raise RuntimeError(f"not ready after {_READY_SECONDS:g} s or ended; its log:\n{end}")
-        time.sleep(0.1)
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_SECONDS)

@@ -3,22 +3,19 @@ against without. Every comparison is interleaved, pair by pair, in one run."""
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable
-from http.client import HTTPConnection, HTTPResponse
-from urllib.parse import urlsplit
-
-import torch
 
 from moontide.kvstore.bench import Row, Spread, ratio_interval
+from moontide.kvstore.service import CommandFailed
 
-from ..model import KV_DTYPES, KVTensors, LoadedModel, SequenceChunk
+from ..model import KVTensors, LoadedModel, SequenceChunk
+from .client import Client
 from .processes import Served
 
-_DEADLINE_S = 120.0
-_BLOCK_TOKENS = 64
+_BLOCK_TOKENS = 64  # the workers' default
+_FIRST_PLAIN_TOKEN = 100  # below it SmolLM2 has its special tokens
 
 Say = Callable[[str], None]
 
@@ -28,105 +25,78 @@ class ServeBench:
 
     def __init__(self, model: LoadedModel, served: Served, prompt_tokens: int, say: Say) -> None:
         self._model = model
-        self._served = served
+        self._conductor = Client(served.conductor, served.token)
+        self._worker = Client(served.worker, served.token)
+        self._storeless = Client(served.worker_without_store, served.token)
         self._prompt_tokens = prompt_tokens
         self._say = say
         self._rng = random.Random(7)
-        pages = -(-prompt_tokens // _BLOCK_TOKENS)
         self._tensors = KVTensors(
             model.config,
-            num_pages=pages,
+            num_pages=-(-prompt_tokens // _BLOCK_TOKENS),
             page_tokens=_BLOCK_TOKENS,
-            dtype=KV_DTYPES["float32"],
-            device=torch.device("cpu"),
         )
+        self._bare: list[float] = []
+        self._cold: list[float] = []
+        self._dram: list[float] = []
+        self._with_store: list[float] = []
+        self._without_store: list[float] = []
 
     def run(self, pairs: int) -> list[Row]:
-        self._first_token(self._served.conductor, self._prompt())  # warm up both workers
-        self._first_token(self._served.worker_without_store, self._prompt())
-        self._bare_forward(self._prompt())
-        bare, cold, dram = [], [], []
-        with_store: list[float] = []
-        without_store: list[float] = []
+        """Raises CommandFailed, also where a prompt was not as cold or as cached as its row
+        says."""
+        self._warm_up()
         for index in range(pairs):
             self._say(f"pair {index + 1} of {pairs}")
-            prompt = self._prompt()
-            bare.append(self._bare_forward(prompt))
-            cold.append(self._first_token(self._served.conductor, prompt))
-            self._post(self._served.worker, "/v1/cache/clear", {})
-            dram.append(self._first_token(self._served.conductor, prompt))
-            sides = [
-                (self._served.worker, with_store),
-                (self._served.worker_without_store, without_store),
-            ]
-            for url, times in sides if index % 2 else reversed(sides):
-                times.append(self._first_token(url, self._prompt()))
+            self._compare_caches()
+            self._compare_stores(store_first=index % 2 == 0)
         return [
-            _row("cold TTFT / bare forward", cold, bare),
-            _row("dram TTFT / cold TTFT", dram, cold),
-            _row("prefill with the store / without", with_store, without_store),
+            _row("cold TTFT / bare forward", self._cold, self._bare),
+            _row("dram TTFT / cold TTFT", self._dram, self._cold),
+            _row("prefill with the store / without", self._with_store, self._without_store),
         ]
 
+    def _warm_up(self) -> None:
+        self._ttft(self._conductor, self._prompt())
+        self._ttft(self._storeless, self._prompt())
+        self._bare_forward(self._prompt())
+
+    def _compare_caches(self) -> None:
+        """One prompt three ways: the bare model, cold, from the pool."""
+        prompt = self._prompt()
+        self._bare.append(self._bare_forward(prompt))
+        self._cold.append(self._ttft(self._conductor, prompt))
+        self._worker.settle()
+        self._worker.clear_cache()
+        full = (len(prompt) - 1) // _BLOCK_TOKENS * _BLOCK_TOKENS
+        self._dram.append(self._ttft(self._conductor, prompt, cached_tokens=full))
+
+    def _compare_stores(self, *, store_first: bool) -> None:
+        """A cold prompt for each worker; who goes first changes from pair to pair."""
+        sides = [(self._worker, self._with_store), (self._storeless, self._without_store)]
+        for client, seconds in sides if store_first else reversed(sides):
+            seconds.append(self._ttft(client, self._prompt()))
+        self._worker.settle()
+
     def _prompt(self) -> list[int]:
-        vocabulary = self._model.config.vocab_size
-        return [self._rng.randrange(100, vocabulary) for _ in range(self._prompt_tokens)]
+        vocabulary = range(_FIRST_PLAIN_TOKEN, self._model.config.vocab_size)
+        return self._rng.choices(vocabulary, k=self._prompt_tokens)
+
+    def _ttft(self, client: Client, prompt: list[int], *, cached_tokens: int = 0) -> float:
+        first = client.first_token(self._model.name, prompt)
+        if first.cached_tokens != cached_tokens:
+            raise CommandFailed(
+                f"{first.cached_tokens} of {len(prompt)} prompt tokens were cached, expected "
+                f"{cached_tokens}; is --dram large enough for the prompt?"
+            )
+        return first.seconds
 
     def _bare_forward(self, prompt: list[int]) -> float:
         """Seconds of one forward pass over the whole prompt, with nothing around it."""
-        pages = list(range(self._tensors.num_pages))
+        chunk = SequenceChunk(prompt, 0, range(self._tensors.num_pages))
         start = time.perf_counter()
-        self._model.decoder.forward([SequenceChunk(prompt, 0, pages)], self._tensors, _NoHook())
+        self._model.decoder.forward([chunk], self._tensors)
         return time.perf_counter() - start
-
-    def _first_token(self, url: str, prompt: list[int]) -> float:
-        """Seconds until the first streamed chunk with text or tokens."""
-        body = {
-            "model": self._model.name,
-            "prompt": prompt,
-            "max_tokens": 1,
-            "stream": True,
-            "ignore_eos": True,
-        }
-        start = time.perf_counter()
-        connection, response = self._open(url, "/v1/completions", body)
-        try:
-            for line in response:
-                if line.startswith(b"data: ") and b'"choices"' in line:
-                    elapsed = time.perf_counter() - start
-                    response.read()
-                    return elapsed
-        finally:
-            connection.close()
-        raise RuntimeError(f"{url} streamed no token")
-
-    def _post(self, url: str, path: str, body: dict[str, object]) -> None:
-        connection, response = self._open(url, path, body)
-        response.read()
-        connection.close()
-
-    def _open(
-        self, url: str, path: str, body: dict[str, object]
-    ) -> tuple[HTTPConnection, HTTPResponse]:
-        """Raises RuntimeError on anything but 200."""
-        parts = urlsplit(url)
-        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=_DEADLINE_S)
-        headers = {
-            "Content-Type": "application/json",
-            "Authorization": f"Bearer {self._served.token}",
-        }
-        connection.request("POST", path, json.dumps(body), headers)
-        response = connection.getresponse()
-        if response.status != 200:
-            raise RuntimeError(f"{url}{path} answered {response.status}: {response.read()!r}")
-        return connection, response
-
-
-class _NoHook:
-    def before_layer(self, layer: int) -> None:
-        pass
-
-    def after_layer(self, layer: int) -> None:
-        pass
 
 
 def _row(case: str, ours: list[float], limit: list[float]) -> Row:

@@ -1,0 +1,53 @@
+"""`moontide bench serve` as a user runs it, on a tiny model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from moontide.kvstore.bench import Report
+
+
+def bench_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "moontide.kvstore.cli", "bench", "serve", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def test_every_comparison_is_measured_and_reported(tmp_path: Path, tiny_model_dir: Path) -> None:
+    json_file = tmp_path / "report.json"
+    result = bench_serve(
+        *("--model", str(tiny_model_dir), "--dram", "64MiB", "--pairs", "1"),
+        *("--prompt-tokens", "200", "--json", str(json_file)),
+    )
+    assert result.returncode == 0, result.stderr
+    report = msgspec.json.decode(json_file.read_bytes(), type=Report)
+    assert report.settings == {"model": str(tiny_model_dir), "prompt_tokens": "200", "pairs": "1"}
+    assert [row.case for row in report.rows] == [
+        "cold TTFT / bare forward",
+        "dram TTFT / cold TTFT",
+        "prefill with the store / without",
+    ]
+    for row in report.rows:
+        ours, limit = row.ours["seconds"], row.limit["seconds"]
+        assert 0 < ours.median < 60
+        assert row.ratio["limit"] == pytest.approx(limit.median / ours.median)
+        assert row.case.split()[0] in result.stdout
+
+
+def test_what_cannot_be_measured_ends_in_one_line(tiny_model_dir: Path) -> None:
+    missing = bench_serve("--model", "/nowhere/model.gguf")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("moontide bench serve: ")
+    assert "/nowhere/model.gguf" in missing.stderr
+    assert len(missing.stderr.splitlines()) == 1
