@@ -70,6 +70,11 @@ def _compare_sums(entries: Entries, reservations: Reservations, walk: _Walk) -> 
         ("quarantined bytes", walk.quarantined_bytes, counters.quarantined_bytes),
         ("pinned bytes", walk.pinned_bytes, counters.pinned_bytes),
         ("quarantined entries", walk.quarantined, reservations.num_quarantined),
+        (
+            "shares of reserved bytes",
+            walk.reserved_bytes + walk.quarantined_bytes,
+            reservations.shared_bytes,
+        ),
         ("slots in use", sum(map(len, walk.extents.values())), entries.catalog.table.num_used),
     ):
         if walked != accounted:

@@ -23,6 +23,7 @@ from .owners import Owner
 from .placement import Placement
 from .pool import Arena
 from .requests import check_checksums, check_same_length
+from .shares import Shares
 from .slot_table import NO_SLOT
 from .types import ExtentCallback, ReserveResult
 from .watchers import Watchers
@@ -57,12 +58,16 @@ class _Group:
 
 
 class Reservations:
+    """One client may have `max_reserved_ratio` of the pool reserved or in quarantine."""
+
     def __init__(self, entries: Entries, placement: Placement) -> None:
         self._entries = entries
         self._catalog: Catalog = entries.catalog
         self._pool = entries.pool
         self._counters = entries.counters
         self._placement = placement
+        settings = entries.pool.settings
+        self._shares = Shares.of(settings, settings.max_reserved_ratio)
         self._open: dict[int, Batch] = {}
         self._quarantine: dict[Instance, list[int]] = {}
         self.watchers = Watchers()
@@ -73,6 +78,11 @@ class Reservations:
     @property
     def num_quarantined(self) -> int:
         return sum(map(len, self._quarantine.values()))
+
+    @property
+    def shared_bytes(self) -> int:
+        """What all clients' shares add up to."""
+        return self._shares.total()[0]
 
     # -- reserving ----------------------------------------------------------------------
 
@@ -109,6 +119,9 @@ class Reservations:
         num_extents: int,
         now: float,
     ) -> ReserveResult:
+        client, occupied = batch.owner.client, occupied_bytes(num_bytes)
+        if not self._shares.admits(client, occupied):
+            return self._refuse_share(client, num_bytes)
         writer = arena or self._pool.daemon
         place = writer.allocate(num_bytes) or self._placement.find(writer, num_bytes, now)
         if place is None and arena is not None:
@@ -141,7 +154,8 @@ class Reservations:
             catalog.pending.setdefault(entry, slot)
         self._open[slot] = batch
         batch.owner.reserved.add(slot)
-        self._counters.reserved_bytes += occupied_bytes(num_bytes)
+        self._counters.reserved_bytes += occupied
+        self._shares.take(client, occupied)
         return ReserveResult(
             ReserveStatus.RESERVED, slot, generation, segment, offset, writer is arena
         )
@@ -154,6 +168,16 @@ class Reservations:
             reason=f"no room for {num_bytes} bytes: of {self._pool.capacity_bytes} in the tier "
             f"{counters.pinned_bytes} are pinned, {counters.reserved_bytes} reserved, "
             f"{counters.quarantined_bytes} in quarantine; retry later",
+        )
+
+    def _refuse_share(self, client: Instance, num_bytes: int) -> ReserveResult:
+        self._counters.refused_puts += 1
+        held_bytes, held_entries = self._shares.held(client)
+        return ReserveResult(
+            ReserveStatus.FULL,
+            reason=f"{num_bytes} bytes; this client has {held_bytes} bytes of {held_entries} "
+            f"entries reserved and may have {self._shares.max_bytes} of "
+            f"{self._shares.max_entries}: commit or abort first",
         )
 
     # -- writing ------------------------------------------------------------------------
@@ -324,6 +348,7 @@ class Reservations:
     def release_quarantine(self, client: Instance) -> None:
         for slot in self._quarantine.pop(client, ()):
             self._counters.quarantined_bytes -= self._entries.occupied(slot)
+            self._shares.give_back(client, self._entries.occupied(slot))
             self._catalog.flags[slot] &= ~QUARANTINED
             self._entries.end(slot)
 
@@ -331,7 +356,9 @@ class Reservations:
         batch = self._close(slot)
         self._entries.set_state(slot, SlotState.QUARANTINED)
         self._catalog.flags[slot] |= QUARANTINED
-        self._counters.quarantined_bytes += self._entries.occupied(slot)
+        occupied = self._entries.occupied(slot)
+        self._counters.quarantined_bytes += occupied
+        self._shares.take(batch.owner.client, occupied)
         self._quarantine.setdefault(batch.owner.client, []).append(slot)
         self.watchers.ended(slot)
 
@@ -350,7 +377,9 @@ class Reservations:
         batch = self._open.pop(slot)
         batch.owner.reserved.discard(slot)
         catalog = self._catalog
-        self._counters.reserved_bytes -= self._entries.occupied(slot)
+        occupied = self._entries.occupied(slot)
+        self._counters.reserved_bytes -= occupied
+        self._shares.give_back(batch.owner.client, occupied)
         if batch.namespace != STRINGS and catalog.pending.get(catalog.keys[slot]) == slot:
             del catalog.pending[catalog.keys[slot]]
         return batch

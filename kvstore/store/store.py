@@ -87,8 +87,7 @@ class Store:
         self._contents = Contents(self._catalog, self._pool, self._namespaces)
         self._placement = Placement(self._entries)
         self._reservations = Reservations(self._entries, self._placement)
-        max_pinned = int(settings.max_pin_ratio * self._pool.capacity_bytes)
-        self._pins = Pins(self._entries, max_pinned)
+        self._pins = Pins(self._entries)
         self._hbm = HbmDirectory(self.events)
         self._inspection = Inspection(self._entries, self._namespaces)
 
@@ -301,14 +300,27 @@ class Store:
         """One `Located` or None an entry, and a ticket (b"" without a pin or a hit). `pin_s`: None
         no pin, 0 a view that ends with its owner, > 0 a ticket with that TTL. Raises OutOfSpace
         when the client would pin more than its share."""
-        self._entries.expire_among(entries, now)
         requester = self._owners.get(owner)
+        if pin_s is None:
+            return self._find(entries, lambda hits: b"", now)
+        return self._find(entries, lambda hits: self._pins.take(requester, hits, pin_s, now), now)
+
+    def lookup_to_send(
+        self, owner: OwnerId, entries: Sequence[EntryId], now: float
+    ) -> tuple[list[Located | None], bytes]:
+        """As `lookup`, for bytes that leave straight from the pool: one entry may always be on its
+        way to a client. Raises OutOfSpace for more than its share."""
+        requester = self._owners.get(owner)
+        return self._find(entries, lambda hits: self._pins.take_to_send(requester, hits), now)
+
+    def _find(
+        self, entries: Sequence[EntryId], pin: Callable[[list[int]], bytes], now: float
+    ) -> tuple[list[Located | None], bytes]:
+        self._entries.expire_among(entries, now)
         committed, counters = self._catalog.committed, self._counters
         slots = [committed.get(entry) for entry in entries]
         hits = [slot for slot in slots if slot is not None]
-        ticket = b""
-        if pin_s is not None and hits:
-            ticket = self._pins.take(requester, hits, pin_s, now)
+        ticket = pin(hits) if hits else b""
         self._entries.touch(hits, now)
         found = [None if slot is None else self._contents.locate(slot) for slot in slots]
         counters.hits += len(hits)

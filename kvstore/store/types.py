@@ -30,7 +30,10 @@ it)."""
 class PoolSettings:
     """Sizes of the DRAM tier. `dram_bytes` is rounded down to whole segments; the largest entry is
     one segment. `protected_ratio` is the share of bytes that slru keeps for entries hit twice;
-    `max_pin_ratio` is the share of the tier that one client may pin."""
+    `max_pin_ratio` is the share of the tier (its bytes, its entries) that one client process may
+    pin, `max_total_pin_ratio` what all may together; `max_reserved_ratio` is the share that one may
+    have reserved and not committed, quarantine included. A larger `max_pin_ratio` wins over the
+    total."""
 
     dram_bytes: int
     segment_bytes: int
@@ -38,6 +41,8 @@ class PoolSettings:
     eviction: Literal["slru", "lru"] = "slru"
     protected_ratio: float = 0.2
     max_pin_ratio: float = 0.25
+    max_total_pin_ratio: float = 0.75
+    max_reserved_ratio: float = 0.5
 
     def __post_init__(self) -> None:
         if self.segment_bytes < PAGE_BYTES or self.segment_bytes % PAGE_BYTES:
@@ -58,6 +63,8 @@ class PoolSettings:
         for name, ratio in (
             ("protected_ratio", self.protected_ratio),
             ("max_pin_ratio", self.max_pin_ratio),
+            ("max_total_pin_ratio", self.max_total_pin_ratio),
+            ("max_reserved_ratio", self.max_reserved_ratio),
         ):
             if not 0 <= ratio <= 1:
                 raise InvalidRequest(f"{name} is {ratio}; it must lie in 0..1")
@@ -67,9 +74,13 @@ class PoolSettings:
         return self.dram_bytes // self.segment_bytes
 
     @property
+    def capacity_bytes(self) -> int:
+        return self.num_segments * self.segment_bytes
+
+    @property
     def memory_bytes(self) -> int:
         """What the pool and a full catalog take."""
-        return self.num_segments * self.segment_bytes + self.max_entries * ENTRY_MEMORY_BYTES
+        return self.capacity_bytes + self.max_entries * ENTRY_MEMORY_BYTES
 
 
 class ReserveResult(NamedTuple):

@@ -146,7 +146,9 @@ def lookup(peer: Peer, message: wire.Lookup) -> wire.LookupReply:
 def get(peer: Peer, message: wire.Get) -> Outgoing:
     """Values leave straight from the pool, pinned by a view of this connection until then."""
     store = peer.store
-    found, ticket = store.lookup(peer.owner, checks.entry_ids(message.entries), 0.0, peer.clock())
+    found, ticket = store.lookup_to_send(
+        peer.owner, checks.entry_ids(message.entries), peer.clock()
+    )
     release = partial(store.unpin, peer.owner, ticket) if ticket else None
     num_bytes = sum(each.length for each in found if each)
     if num_bytes > wire.MAX_PAYLOAD_BYTES:

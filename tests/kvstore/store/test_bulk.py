@@ -14,18 +14,19 @@ from .conftest import LAYOUT, SEGMENT_BYTES, MakeNode, Node, namespace_named
 
 Chain = Callable[..., list[BlockKey]]
 
-COUNT = 900
+COUNT, BATCH = 900, 300
 
 
 def put_tiny(node: Node, owner: int, count: int, *, ttl_s: float | None = None) -> list[str]:
-    """One batch of entries of 16 bytes."""
+    """Entries of 16 bytes."""
     names = [f"tiny{index}" for index in range(count)]
-    reserved = node.store.reserve(
-        owner, [string_entry_id(name) for name in names], [16] * count, ttl_s=ttl_s, now=node.now
-    )
-    slots, generations = [got.slot for got in reserved], [got.generation for got in reserved]
-    results = node.store.commit(owner, slots, generations, [7] * count, node.now)
-    assert all(result.status is PutStatus.STORED for result in results)
+    for start in range(0, count, BATCH):
+        entries = [string_entry_id(name) for name in names[start : start + BATCH]]
+        sizes = [16] * len(entries)
+        reserved = node.store.reserve(owner, entries, sizes, ttl_s=ttl_s, now=node.now)
+        slots, generations = [got.slot for got in reserved], [got.generation for got in reserved]
+        results = node.store.commit(owner, slots, generations, [7] * len(slots), node.now)
+        assert all(result.status is PutStatus.STORED for result in results)
     return names
 
 

@@ -87,7 +87,8 @@ def test_same_key_twice_in_one_commit(node: Node) -> None:
     node.check_idle(entries=2)
 
 
-def test_aborted_space_is_free_at_once(node: Node) -> None:
+def test_aborted_space_is_free_at_once(make_node: MakeNode) -> None:
+    node = make_node(max_reserved_ratio=1.0)
     owner = node.connect()
     held = [node.reserve(owner, f"k{index}", SEGMENT_BYTES) for index in range(8)]
     assert node.reserve(owner, "more", 1).status is ReserveStatus.FULL
@@ -97,21 +98,24 @@ def test_aborted_space_is_free_at_once(node: Node) -> None:
 
 
 def test_r19_refused_puts_are_told_apart_and_counted(node: Node) -> None:
+    others = node.connect(), node.connect()
+    for index in range(5):
+        node.reserve(others[index % 2], f"other{index}", SEGMENT_BYTES)
     owner = node.connect()
     results = node.store.reserve(
         owner,
-        [string_entry_id(f"k{index}") for index in range(10)],
-        [SEGMENT_BYTES] * 9 + [SEGMENT_BYTES + 1],
+        [string_entry_id(f"k{index}") for index in range(5)],
+        [SEGMENT_BYTES] * 4 + [SEGMENT_BYTES + 1],
         now=node.now,
     )
     statuses = [result.status for result in results]
     assert statuses == [
-        *[ReserveStatus.RESERVED] * 8,
+        *[ReserveStatus.RESERVED] * 3,
         ReserveStatus.FULL,
         ReserveStatus.FAILED,
     ]
-    assert f"{8 * SEGMENT_BYTES} reserved" in results[8].reason
-    assert str(SEGMENT_BYTES) in results[9].reason
+    assert f"{8 * SEGMENT_BYTES} reserved" in results[3].reason
+    assert str(SEGMENT_BYTES) in results[4].reason
     assert node.store.stats(node.now).refused_puts == 1
 
 
