@@ -21,7 +21,7 @@ from .errors import Overloaded, WorkerFailed, openai_error
 from .generation import Generation, from_chat, from_completion
 from .metrics import Metrics
 from .protocol import ChatRequest, CompletionRequest
-from .relay import Answer, Job, Relay
+from .relay import Answer, Delivery, Job, Relay
 from .replies import (
     ChatReplies,
     CompletionReplies,
@@ -137,6 +137,7 @@ class FrontEnd:
             model=prepared.key,
             prompt=prepared.prompt,
             body=generation.body(prepared.model, prepared.prompt.token_ids),
+            delivery=Delivery.STREAM if generation.streams else Delivery.WHOLE,
             arrived_at=arrived_at,
         )
         async with self._relay.answer(job) as answer:

@@ -1,10 +1,13 @@
-"""One request from arrival to its last token: choose a worker, send, and while no token has come,
-choose again when the worker fails. After the first token a failure is the stream's end."""
+"""One request from arrival to its last token: choose a worker, send, and choose again when the
+worker fails, as long as the client was shown nothing: until the first token of a stream, until the
+last of a plain answer. After that a failure is the stream's end."""
 
 from __future__ import annotations
 
+import enum
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +26,13 @@ _log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 4
 
 
+class Delivery(enum.Enum):
+    """When the client sees what is generated."""
+
+    STREAM = "token by token"
+    WHOLE = "all at once, at the end"
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What is to be generated, and for whom."""
@@ -31,6 +41,7 @@ class Job:
     model: ModelKey
     prompt: Tokenised
     body: GenerationBody
+    delivery: Delivery
     arrived_at: float  # monotonic
 
 
@@ -41,7 +52,8 @@ class Deadlines:
 
 
 class Answer:
-    """The chunks of a job whose first has come. `usage` is there after the last."""
+    """The chunks of a job: the first has come, or all, as its delivery needs. `usage` is there
+    after the last."""
 
     def __init__(
         self, job: Job, choice: Choice, stream: ChunkStream, open_request: OpenRequest
@@ -55,33 +67,40 @@ class Answer:
         self.is_complete = False
         self._stream = stream
         self._open = open_request
-        self._first: Chunk | None = None
+        self._taken: deque[Chunk] = deque()  # not shown yet
 
     async def begin(self) -> None:
-        """Wait for the first token. Raises CallFailed."""
-        chunk = await self._stream.next()
-        if chunk is None:
-            raise CallFailed(Failure.BROKEN, "the worker ended without an answer")
-        self._note(chunk)
-        self.ttft_seconds = time.monotonic() - self.job.arrived_at
-        self._first = chunk
+        """Wait for the first token, or for all of a plain answer. Raises CallFailed: the client was
+        shown nothing, so another worker may be asked."""
+        while await self._take() and self.job.delivery is Delivery.WHOLE:
+            pass
 
     async def chunks(self) -> AsyncIterator[Chunk]:
         """Raises WorkerLost or WorkerFailed where the worker fails in the middle."""
-        if self._first is not None:
-            yield self._first
         while True:
+            while self._taken:
+                yield self._taken.popleft()
             try:
-                chunk = await self._stream.next()
+                if not await self._take():
+                    return
             except CallFailed as failed:
                 raise _midway(failed) from failed
-            if chunk is None:
-                break
-            self._note(chunk)
-            yield chunk
-        if self.usage is None:
-            raise WorkerFailed("the worker ended its answer without a usage")
-        self.is_complete = True
+
+    async def _take(self) -> bool:
+        """One more chunk; False after the last. Raises CallFailed."""
+        if self.is_complete:
+            return False
+        chunk = await self._stream.next()
+        if chunk is None:
+            if self.usage is None:
+                raise CallFailed(Failure.BROKEN, "the worker ended its answer without a usage")
+            self.is_complete = True
+            return False
+        if not self.ttft_seconds:
+            self.ttft_seconds = time.monotonic() - self.job.arrived_at
+        self._note(chunk)
+        self._taken.append(chunk)
+        return True
 
     def _note(self, chunk: Chunk) -> None:
         count = sum(len(choice.token_ids or ()) for choice in chunk.choices)
@@ -121,7 +140,7 @@ class Relay:
 
     @asynccontextmanager
     async def answer(self, job: Job) -> AsyncIterator[Answer]:
-        """The answer once its first token has come; on leaving, whatever happened, the worker's
+        """The answer once it can be shown; on leaving, whatever happened, the worker's
         connection and the count of open requests are as if the request had never been. Raises
         BadRequest, Overloaded, NoWorker, WorkerLost, WorkerFailed."""
         answer = await self._open(job)

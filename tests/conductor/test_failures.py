@@ -126,6 +126,23 @@ async def test_a_worker_lost_mid_stream_ends_the_stream_with_an_error_event(how:
         assert (await cluster.worker("w0"))["open_requests"] == 0
 
 
+@pytest.mark.parametrize("how", ["connection breaks", "error event", "silence"])
+@in_loop
+async def test_a_plain_answer_that_a_worker_gave_half_of_comes_whole_from_another(how: str) -> None:
+    bad, good = FakeWorker("a-bad"), FakeWorker("b-good")
+    bad.fail_after = 2 if how == "connection breaks" else None
+    bad.error_after = 2 if how == "error event" else None
+    bad.hold_after = 2 if how == "silence" else None
+    async with running(bad, good, token_timeout=0.5) as cluster:
+        status, answer, headers = await cluster.post("/v1/completions", BODY)
+        assert (status, answer["choices"][0]["text"]) == (200, "Hello!")
+        assert answer["usage"]["completion_tokens"] == 3
+        assert headers["X-Moontide-Worker"] == "b-good"
+        assert headers["X-Moontide-Attempts"] == "2"
+        await until(lambda: bad.running == 0, "the failing worker has ended it")
+        assert (await cluster.worker("a-bad"))["open_requests"] == 0
+
+
 @in_loop
 async def test_a_worker_lost_in_a_plain_answer_is_a_retryable_503() -> None:
     worker = FakeWorker(fail_after=2)
