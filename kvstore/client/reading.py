@@ -173,7 +173,10 @@ class Reader:
     def _sized(
         self, pending: Sequence[int], asked: Sequence[EntryId], deadline: Deadline
     ) -> list[Sequence[int]]:
-        """Groups of indices whose values fit one reply; misses are left out."""
+        """Groups of indices whose values fit one reply; misses are left out. One value always fits
+        and is asked for at once."""
+        if len(pending) == 1:
+            return [pending]
         groups: list[Sequence[int]] = []
         for part in batches(asked):
             found, _ = self.locate(asked[part], deadline)

@@ -168,6 +168,11 @@ class BlockJobs:
         blocks: Sequence[int] | None,
     ) -> list[Part]:
         located = ticket.located
+        if not self.coverage.is_same(located.coverage):
+            raise InvalidRequest(
+                f"a ticket for {located.coverage} in a block store of {self.coverage}; load with "
+                "the layout and shards that were looked up"
+            )
         wanted = range(len(located)) if blocks is None else blocks
         for block in wanted:
             if not 0 <= block < len(located):

@@ -14,7 +14,7 @@ from moontide.transfer import checksum, copy, copy_and_checksum
 
 from ... import wire
 from ...errors import Corrupt, ViewExpired
-from ...slots import SlotReader
+from ..connections.attachment import Attachment
 from ..connections.channel import ChannelReply
 from .job import Deliver, Home, Job, describe
 from .located import Piece, StoredEntry, StoredExtent
@@ -39,12 +39,12 @@ Sent = dict[tuple[int, int, int], memoryview]
 class CopyRun:
     """Copies parts on the copy thread. Exactly the blocks in `failed` must not be used."""
 
-    def __init__(self, ticket: Ticket, parts: Sequence[Part], sent: Sent | None) -> None:
+    def __init__(self, attachment: Attachment, parts: Sequence[Part], sent: Sent | None) -> None:
         self.stopped = False  # set by any thread: end before the next part
         self.failed: set[int] = set()
         self.corrupt: set[StoredEntry] = set()
         self.read_bytes = 0
-        self._attachment = ticket.located.attachment
+        self._attachment = attachment
         self._parts = parts
         self._sent = sent
 
@@ -86,7 +86,7 @@ class CopyRun:
         return None if source is None or len(source) != entry.layer_bytes else source
 
     def _is_current(self, extent: StoredExtent) -> bool:
-        slots: SlotReader | None = self._attachment.slots
+        slots = self._attachment.slots
         if slots is None:
             return True  # the daemon checked when it read
         entry = extent.entry
@@ -109,6 +109,7 @@ class LoadJob(Job):
     ) -> None:
         super().__init__(home, job, deadline_s, deliver)
         self._ticket = ticket
+        self._attachment: Attachment | None = None
         self._parts = parts
         self._runs: Iterator[Sequence[Part]] = iter(())
         self._copying: CopyRun | None = None
@@ -121,11 +122,11 @@ class LoadJob(Job):
         return {part.block for part in self._parts}
 
     def start(self, namespace: int) -> None:
-        attachment = self.channel.attachment
-        if attachment is not self._ticket.located.attachment:
+        self._attachment = attachment = self.channel.attachment
+        if attachment is None or attachment.instance != self._ticket.located.instance:
             self.fail(ViewExpired("the ticket is of a store that has gone; look up again"))
         elif attachment.shared_memory:
-            self._map_segments()
+            self._map_segments(attachment)
         else:
             self._runs = _runs(self._parts)
             self._read_next()
@@ -139,12 +140,11 @@ class LoadJob(Job):
 
     # -- from shared memory ------------------------------------------------------------
 
-    def _map_segments(self) -> None:
-        located = self._ticket.located
+    def _map_segments(self, attachment: Attachment) -> None:
         missing = [
             segment
-            for segment in located.segments(sorted(self.all_blocks()))
-            if located.attachment.readable(segment) is None
+            for segment in self._ticket.located.segments(sorted(self.all_blocks()))
+            if attachment.readable(segment) is None
         ]
         self._unmapped = len(missing)
         for segment in missing:
@@ -191,7 +191,8 @@ class LoadJob(Job):
     # -- either way --------------------------------------------------------------------
 
     def _copy(self, parts: Sequence[Part], sent: Sent | None) -> None:
-        run = self._copying = CopyRun(self._ticket, parts, sent)
+        assert self._attachment is not None
+        run = self._copying = CopyRun(self._attachment, parts, sent)
         self.channel.copier.submit(
             run, lambda error: self.channel.post(lambda: self._copied(run, error))
         )

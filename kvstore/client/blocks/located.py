@@ -14,7 +14,6 @@ from ...errors import InvalidRequest
 from ...keys import BlockKey, Namespace
 from ...layout import KVLayout, LayerPiece, Shard, reshard
 from ...types import Tier
-from ..connections.attachment import Attachment
 
 
 class Coverage:
@@ -27,6 +26,7 @@ class Coverage:
         shards."""
         if not shards:
             raise InvalidRequest("shard is an empty sequence; give at least one shard, or None")
+        self.digest = namespace.digest
         self.layout: KVLayout = namespace.layout
         self.block_tokens = namespace.block_tokens
         for shard in shards:
@@ -38,6 +38,13 @@ class Coverage:
             for index, shard in enumerate(shards)
             for layer in range(shard.num_layers)
         )
+
+    def is_same(self, other: Coverage) -> bool:
+        """True when each layer has the same blocks and bytes in both."""
+        return (self.digest, self.shards) == (other.digest, other.shards)
+
+    def __str__(self) -> str:
+        return f"namespace {self.digest.hex()[:12]}, shards {list(self.shards)}"
 
     def layer_bytes(self, layer: int) -> int:
         """Bytes of one block of one layer. Raises InvalidRequest outside the coverage."""
@@ -91,18 +98,19 @@ Plan = tuple[tuple[LayerPiece, ...], ...]
 
 class LocatedBlocks:
     """Blocks of one lookup, in prompt order. Good for as long as each entry's header slot shows its
-    generation, in the attachment it was looked up in. `read_bytes` counts what was loaded."""
+    generation, in the daemon `instance`. `read_bytes` counts what was loaded."""
 
     def __init__(
         self,
         reply: wire.BlocksReply,
         keys: Sequence[BlockKey],
-        attachment: Attachment,
+        instance: str,
         coverage: Coverage,
     ) -> None:
         """Raises InvalidRequest when the reply contradicts itself."""
-        self.attachment = attachment
-        self.read_bytes = 0  # I/O thread
+        self.instance = instance
+        self.coverage = coverage
+        self.read_bytes = 0  # a statistic; written on I/O threads
         self.keys = tuple(keys[: len(reply.blocks)])
         self.tiers = tuple(_coldest(block) for block in reply.blocks)
         self.checksums: NDArray[np.uint64] = np.frombuffer(reply.checksums, "<u8")

@@ -49,7 +49,7 @@ class LookupJob(Job):
         assert isinstance(message, wire.BlocksReply)
         assert attachment is not None
         try:
-            located = LocatedBlocks(message, self._keys, attachment, self._coverage)
+            located = LocatedBlocks(message, self._keys, attachment.instance, self._coverage)
         except (InvalidRequest, ValueError, IndexError) as error:
             self.fail(InvalidRequest(f"the store's answer makes no sense: {error}"))
             return

@@ -27,9 +27,10 @@ class JobStatus(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The pin that a lookup took, and where the blocks lie. Only `id` (empty: nothing is pinned) is
-    transferable: any connection to the same daemon may renew or release it. A load with a ticket
-    that has expired still gives the right bytes or names the block as failed."""
+    """The pin that a lookup took, and where the blocks lie. Any client of the same daemon in this
+    process may load with it. `id` (empty: nothing is pinned) travels further: who has it may renew
+    or release the pin. A load with a ticket that has expired still gives the right bytes or names
+    the block as failed."""
 
     id: bytes
     ttl_s: float

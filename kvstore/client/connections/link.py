@@ -80,9 +80,10 @@ class Link:
         the reservation or pin with it."""
         try:
             with self._held(deadline):
-                if self._connection is None or self._connection.serial != connection:
+                current, attachment = self._connection, self._attachment
+                if current is None or attachment is None or current.serial != connection:
                     raise StoreUnavailable("the connection that owned the entry is gone; try again")
-                return self._exchange(message, deadline, payload)
+                return self._request(current, attachment, message, deadline, payload)
         except ConnectionLost as lost:
             raise _unknown(lost) from lost
 
@@ -159,7 +160,16 @@ class Link:
             self._lock.release()
 
     def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
-        connection, attachment = self._ready(deadline)
+        return self._request(*self._ready(deadline), message, deadline, payload)
+
+    def _request(
+        self,
+        connection: Connection,
+        attachment: Attachment,
+        message: wire.Request,
+        deadline: Deadline,
+        payload: Buffers = (),
+    ) -> Answer:
         try:
             reply, received = connection.request(message, deadline, payload)
         except BaseException:

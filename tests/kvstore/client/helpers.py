@@ -32,6 +32,7 @@ from moontide.transfer.types import Instance
 from ...store_process import StoreProcess
 
 SECONDS = 10.0
+TOKENS = range(100)  # six full blocks of 16
 LAYOUT = KVLayout((Group("full", 4, 4, 8, "float16"),))
 NAMESPACE = Namespace(weights_id="w", layout=LAYOUT, tokenizer_digest="t", block_tokens=16)
 
@@ -56,6 +57,18 @@ def block_bytes(key: BlockKey, layer: int, num_bytes: int) -> bytes:
     """What block `key` holds in `layer`: different for every byte's place."""
     seed = xxhash.xxh3_64_digest(key + bytes([layer]))
     return (seed * (num_bytes // len(seed) + 1))[:num_bytes]
+
+
+def layers_of(kv: BlockStore, keys: Sequence[bytes]) -> list[list[bytes]]:
+    """Content of every layer, block by block."""
+    return [
+        [block_bytes(key, layer, kv.layer_bytes(layer)) for key in keys]  # type: ignore[arg-type]
+        for layer in range(kv.num_layers)
+    ]
+
+
+def buffers_for(kv: BlockStore, layers: Sequence[int], num_blocks: int) -> list[list[bytearray]]:
+    return [[bytearray(kv.layer_bytes(layer)) for _ in range(num_blocks)] for layer in layers]
 
 
 def write_prompt(

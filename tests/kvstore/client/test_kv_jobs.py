@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,11 +21,9 @@ from moontide.kvstore import (
     JobResult,
     JobStatus,
     KVLayout,
-    LayoutMismatch,
     Namespace,
     PrefixHit,
     ReserveStatus,
-    Shard,
     StoreClient,
     StoreTimeout,
     ViewExpired,
@@ -39,48 +37,16 @@ from .helpers import (
     LAYOUT,
     NAMESPACE,
     SECONDS,
+    TOKENS,
     Scribbler,
-    block_bytes,
+    buffers_for,
     check_prompt,
     client_of,
+    layers_of,
     result_of,
     wait_until,
     write_prompt,
 )
-
-TOKENS = range(100)  # six full blocks of 16
-
-
-@pytest.fixture(scope="module")
-def daemon(module_store_daemon: StartStore) -> StoreProcess:
-    return module_store_daemon("--dram", "32MiB", "--segment", "4MiB")
-
-
-@pytest.fixture(params=["unix", "tcp"])
-def client(request: pytest.FixtureRequest, daemon: StoreProcess) -> Iterator[StoreClient]:
-    with client_of(daemon, request.param) as client:
-        client.clear()
-        yield client
-        wait_until(lambda: client.stats()["in_flight"] == 0)
-
-
-@pytest.fixture
-def kv(client: StoreClient) -> Iterator[BlockStore]:
-    with client.kv(NAMESPACE) as kv:
-        yield kv
-
-
-def layers_of(kv: BlockStore, keys: Sequence[bytes]) -> list[list[bytes]]:
-    """Content of every layer, block by block."""
-    return [
-        [block_bytes(key, layer, kv.layer_bytes(layer)) for key in keys]  # type: ignore[arg-type]
-        for layer in range(kv.num_layers)
-    ]
-
-
-def buffers_for(kv: BlockStore, layers: Sequence[int], num_blocks: int) -> list[list[bytearray]]:
-    return [[bytearray(kv.layer_bytes(layer)) for _ in range(num_blocks)] for layer in layers]
-
 
 # -- store, find, load ------------------------------------------------------------
 
@@ -160,89 +126,6 @@ def test_extras_and_namespaces_keep_blocks_apart(client: StoreClient, kv: BlockS
     with client.kv(replace(NAMESPACE, salt="other")) as other:
         assert other.lookup(TOKENS).num_tokens == 0
     assert not set(kv.keys(TOKENS)) & set(other.keys(TOKENS))
-
-
-# -- parts, shards, layouts -----------------------------------------------------------
-
-
-def test_r05_a_prefix_ends_at_the_first_block_with_a_part_missing(
-    daemon: StoreProcess, client: StoreClient, kv: BlockStore
-) -> None:
-    halves = [Shard(0, (0, 4), (0, 2)), Shard(0, (0, 4), (2, 4))]
-    with client.kv(NAMESPACE, shard=halves) as split:
-        write_prompt(split, TOKENS)
-        assert kv.lookup(TOKENS).num_tokens == split.lookup(TOKENS).num_tokens == 96
-        keys = kv.keys(TOKENS)
-        with Scribbler(daemon) as remover:
-            message = wire.Remove([kv_entry_id(keys[3], halves[1])])
-            assert remover.request(message) == wire.CountReply(1)
-        assert kv.lookup(TOKENS).num_tokens == split.lookup(TOKENS).num_tokens == 48
-        with client.kv(NAMESPACE, shard=halves[0]) as first:
-            assert first.lookup(TOKENS).num_tokens == 96  # this part is complete
-        with client.kv(NAMESPACE, shard=halves[1]) as second:
-            assert second.lookup(TOKENS).num_tokens == 48
-
-
-@pytest.mark.parametrize(("writers", "readers"), [(1, 1), (2, 1), (1, 4), (4, 2), (2, 4)])
-def test_blocks_written_at_one_tp_are_read_at_another(
-    client: StoreClient, writers: int, readers: int
-) -> None:
-    def shards(count: int) -> list[Shard]:
-        step = 4 // count
-        return [Shard(0, (0, 4), (start, start + step)) for start in range(0, 4, step)]
-
-    whole = client.kv(NAMESPACE)
-    head_bytes = whole.layer_bytes(0) // 4
-    content = layers_of(whole, whole.keys(TOKENS))
-
-    def part(shard: Shard, layer: int) -> list[bytes]:
-        low, high = (head * head_bytes for head in shard.kv_heads)
-        return [block[low:high] for block in content[layer]]
-
-    for shard in shards(writers):
-        with client.kv(NAMESPACE, shard=shard) as rank, rank.writer(TOKENS) as writer:
-            for layer in range(4):
-                writer.layer(layer, part(shard, layer))
-    for shard in shards(readers):
-        with client.kv(NAMESPACE, shard=shard) as rank, rank.reader(TOKENS) as reader:
-            assert reader.num_tokens == 96
-            for layer in range(4):
-                assert reader.layer(layer) == part(shard, layer)
-    whole.close()
-
-
-def test_ranks_of_a_pipeline_store_their_own_layers(client: StoreClient, kv: BlockStore) -> None:
-    for start in (0, 2):
-        with client.kv(NAMESPACE, shard=Shard(0, (start, start + 2), (0, 4))) as rank:
-            assert rank.num_layers == 2
-            write_prompt(rank, TOKENS, layer_offset=start)
-    assert check_prompt(kv, TOKENS) == 96
-
-
-def test_two_groups_are_two_parts_of_a_block(client: StoreClient) -> None:
-    layout = KVLayout(
-        (
-            Group("full", 2, 4, 8, "float16"),
-            Group("window", 3, 2, 16, "float16", v_head_dim=8, window_tokens=32),
-            Group("latent", 1, 1, 24, "bfloat16"),
-        )
-    )
-    namespace = Namespace(weights_id="2", layout=layout, tokenizer_digest="t", block_tokens=16)
-    with client.kv(namespace) as kv:
-        assert kv.num_layers == 6
-        assert [kv.layer_bytes(layer) for layer in range(6)] == [2048] * 2 + [1536] * 3 + [768]
-        write_prompt(kv, TOKENS)
-        assert check_prompt(kv, TOKENS) == 96
-    with client.kv(namespace, shard=layout.whole()[1]) as window:
-        assert window.num_layers == 3
-        assert window.lookup(TOKENS).num_tokens == 96
-
-
-def test_a_shard_outside_the_layout_is_refused(client: StoreClient) -> None:
-    with pytest.raises(LayoutMismatch, match="4 heads"):
-        client.kv(NAMESPACE, shard=Shard(0, (0, 4), (0, 5)))
-    with pytest.raises(InvalidRequest, match="empty"):
-        client.kv(NAMESPACE, shard=())
 
 
 # -- layer streams --------------------------------------------------------------------
@@ -476,25 +359,6 @@ def test_a_store_ends_at_its_deadline_or_with_a_failed_layer(kv: BlockStore) -> 
     wait_until(lambda: results.update({r.job: r for r in kv.poll()}) or len(results) == 2)
     assert results[broken].status is results[store.job].status is JobStatus.FAILED
     assert "no source" in results[broken].reason
-
-
-def test_a_ticket_is_renewed_and_released_by_any_connection(
-    daemon: StoreProcess, client: StoreClient, kv: BlockStore
-) -> None:
-    write_prompt(kv, TOKENS)
-    ticket = kv.lookup(TOKENS, pin_s=0.3).ticket
-    with client_of(daemon) as other, other.kv(NAMESPACE) as other_kv:
-        other_kv.renew(ticket.id, ttl_s=60)
-        time.sleep(0.5)  # longer than the first time to live: only the renewal keeps it
-        assert client.stats()["pins"] == 6
-        other_kv.release(ticket.id)
-        wait_until(lambda: client.stats()["pins"] == 0)
-    expiring = kv.lookup(TOKENS, pin_s=0.05).ticket
-    assert expiring.id
-    wait_until(lambda: client.stats()["pins"] == 0)
-    buffers = buffers_for(kv, [1], 6)
-    job = kv.submit_load(expiring, [1], buffers, deadline_s=SECONDS)
-    assert result_of(kv, job).status is JobStatus.DONE  # still there: right all the same
 
 
 def test_a_very_long_prompt_is_found_in_part(kv: BlockStore) -> None:

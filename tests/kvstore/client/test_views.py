@@ -149,3 +149,18 @@ def test_r12_views_of_a_lost_daemon_stay_readable_and_expire(store_daemon: Start
         assert client.put("key", b"again").status is PutStatus.STORED
         assert client.get("key") == b"again"
         assert client.stats()["pins"] == 0
+
+
+def test_a_view_released_after_a_restart_tells_the_new_daemon_nothing(
+    store_daemon: StartStore,
+) -> None:
+    """What belonged to an ended connection ended with it."""
+    daemon = store_daemon()
+    with client_of(daemon) as client:
+        client.put("key", b"value")
+        view = client.view("key")
+        assert view is not None
+        daemon.restart()
+        view.release()
+        stats = client.stats()
+        assert (stats["double_releases"], stats["failures"]) == (0, {})
