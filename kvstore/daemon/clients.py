@@ -84,10 +84,14 @@ class ClientRegistry:
             self._forget(client)
 
     def revoke(self, client: Instance, segment: int) -> None:
-        """Asks over one of the client's connections; nothing happens when it has none."""
+        """Asks over one of the client's connections, the next time over another: nobody may be
+        reading this one. Nothing happens when it has none."""
         known = self._clients.get(client)
         if known is not None and known.connections:
-            next(iter(known.connections.values())).revoke_segment(segment)
+            owner, connection = next(iter(known.connections.items()))
+            del known.connections[owner]
+            known.connections[owner] = connection
+            connection.revoke_segment(segment)
 
     def close(self) -> None:
         for known in self._clients.values():

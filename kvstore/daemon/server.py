@@ -100,7 +100,7 @@ class DataServer:
     def _tick(self) -> None:
         more = self._store.expire(time.monotonic())
         self._timer = self._loop.call_later(BUSY_TICK_SECONDS if more else TICK_SECONDS, self._tick)
-        for client, segment in self._store.take_revocations():
+        for client, segment in self._store.take_revocations(time.monotonic()):
             self._gate.clients.revoke(client, segment)
         if time.monotonic() - self._swept >= SWEEP_SECONDS:
             self._swept = time.monotonic()

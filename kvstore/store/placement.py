@@ -25,6 +25,7 @@ from .window import Extents, cheapest_window
 
 SURVEY_SECONDS = 1.0
 """How old the picture of other writers' segments may be."""
+ASK_AGAIN_SECONDS = 2.0
 MAX_DESCENT = 4096
 MAX_SCATTERED_VICTIMS = 32
 """Entries evicted in policy order for one request before a window is looked for."""
@@ -47,9 +48,10 @@ class Placement:
         self._pool: Pool = entries.pool
         self._survey: list[tuple[float, int]] = []  # (mean touched tick, segment), coldest first
         self._surveyed_at = -math.inf
-        self._asked: set[int] = set()  # segments whose return was asked for
+        self._asked: dict[
+            int, float
+        ] = {}  # segments whose return was asked for → when to ask again
         self._refused: tuple[Arena | None, float, int] = (None, 0.0, 0)
-        self._revocations: list[Revocation] = []
 
     def find(self, arena: Arena, num_bytes: int, now: float) -> Place | None:
         """Evicts as needed. None when pins, reservations or other writers leave no room."""
@@ -74,12 +76,19 @@ class Placement:
 
     def returned(self, segment: int) -> None:
         """A segment that may have been asked for is no longer granted."""
-        self._asked.discard(segment)
+        self._asked.pop(segment, None)
         self._surveyed_at = -math.inf
 
-    def take_revocations(self) -> list[Revocation]:
-        taken, self._revocations = self._revocations, []
-        return taken
+    def take_revocations(self, now: float) -> list[Revocation]:
+        """What to ask for now; again every ASK_AGAIN_SECONDS, since a client may reconnect."""
+        due = [index for index, at in self._asked.items() if at <= now]
+        revocations = []
+        for index in due:
+            self._asked[index] = now + ASK_AGAIN_SECONDS
+            arena = self._pool.segments[index].arena
+            if arena is not None and arena.client is not None:
+                revocations.append(Revocation(arena.client, index))
+        return revocations
 
     # -- whole segments -----------------------------------------------------------------
 
@@ -110,11 +119,9 @@ class Placement:
     def _ask_back(self, segment: PoolSegment) -> None:
         """At most one segment of a client at a time."""
         arena = segment.arena
-        assert arena is not None
-        assert arena.client is not None
         if all(self._pool.segments[index].arena is not arena for index in self._asked):
-            self._asked.add(segment.index)
-            self._revocations.append(Revocation(arena.client, segment.index))
+            self._asked[segment.index] = -math.inf
+            segment.asked = True
 
     def _empty(self, segment: PoolSegment) -> bool:
         """Evicts all of a segment, if nothing in it is held."""
@@ -199,7 +206,9 @@ class Placement:
             key=lambda segment: bool(first) and segment.index != self._entries.segment_of(first),
         )
         for segment in order:
-            if self._clear_window(segment, num_bytes, self._entries.tick(now)):
+            if not segment.asked and self._clear_window(
+                segment, num_bytes, self._entries.tick(now)
+            ):
                 return self._place_in(arena, segment, num_bytes)
         self._refused = (arena, now, num_bytes)
         return None

@@ -33,9 +33,10 @@ class Holder(enum.Enum):
 
 
 class PoolSegment:
-    """One segment with its space. `arena` is None while FREE."""
+    """One segment with its space. `arena` is None while FREE; `asked`: its client was asked to give
+    it back, so nothing new goes there."""
 
-    __slots__ = ("allocator", "arena", "failed_bytes", "holder", "index", "memory")
+    __slots__ = ("allocator", "arena", "asked", "failed_bytes", "holder", "index", "memory")
 
     def __init__(self, index: int, memory: Segment) -> None:
         self.index = index
@@ -43,10 +44,11 @@ class PoolSegment:
         self.allocator = OffsetAllocator(memory.num_bytes)
         self.holder = Holder.FREE
         self.arena: Arena | None = None
+        self.asked = False
         self.failed_bytes = memory.num_bytes + 1  # smallest request that failed since a free
 
     def allocate(self, num_bytes: int) -> int | None:
-        if num_bytes >= self.failed_bytes:
+        if num_bytes >= self.failed_bytes or self.asked:
             return None
         offset = self.allocator.allocate(num_bytes)
         if offset is None:
@@ -158,6 +160,7 @@ class Pool:
         assert segment.arena is not None
         segment.arena.segments.remove(segment)
         segment.holder = Holder.ORPHANED
+        segment.asked = False
         if not segment.allocator.used_bytes:
             self._detach(segment)
 

@@ -29,7 +29,7 @@ from .owners import Owner, Owners
 from .pins import Pins
 from .placement import Placement
 from .pool import Holder, Pool, PoolSegment
-from .requests import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
+from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
 from .reservations import Batch, Reservations
 from .slot_table import NO_SLOT
 from .statistics import tier_stats
@@ -138,10 +138,9 @@ class Store:
         self._pool.orphan(self._pool.segments[segment])
         self._placement.returned(segment)
 
-    def take_revocations(self) -> list[Revocation]:
-        """Granted segments to ask back since the last call (RevokeSegment to every connection of
-        that client, or any one)."""
-        return self._placement.take_revocations()
+    def take_revocations(self, now: float) -> list[Revocation]:
+        """Granted segments to ask back now, over any connection of that client."""
+        return self._placement.take_revocations(now)
 
     # -- memory to hand over ------------------------------------------------------------
 

@@ -79,11 +79,11 @@ def test_colder_client_is_asked_for_a_segment(node: Node) -> None:
     cold = segments_of(node, first, 14, "a")
     node.now += 100
     node.reserve(second, "b", 100, shared_memory=True)
-    (asked,) = node.store.take_revocations()
+    (asked,) = node.store.take_revocations(node.now)
     assert asked.client == A
     assert asked.segment in cold
     node.reserve(second, "c", 100, shared_memory=True)
-    assert node.store.take_revocations() == []
+    assert node.store.take_revocations(node.now) == []
     node.store.release_segment(*asked)
     with pytest.raises(InvalidRequest, match="not granted"):
         node.store.release_segment(*asked)
@@ -97,7 +97,7 @@ def test_hotter_client_is_left_alone(node: Node) -> None:
     node.now += 100
     segments_of(node, first, 12, "a")
     segments_of(node, second, 2, "more")
-    assert node.store.take_revocations() == []
+    assert node.store.take_revocations(node.now) == []
 
 
 def test_entries_outlive_the_client_that_wrote_them(node: Node) -> None:
@@ -195,3 +195,27 @@ def test_daemon_takes_over_orphans_too(node: Node) -> None:
 
 def test_revocation_names_client_and_segment() -> None:
     assert Revocation(A, 3) == (A, 3)
+
+
+def test_nothing_new_goes_where_a_segment_was_asked_back(node: Node) -> None:
+    first, second = node.connect(A), node.connect(B)
+    segments_of(node, first, 14, "a")
+    node.now += 100
+    node.reserve(second, "b", 100, shared_memory=True)
+    (asked,) = node.store.take_revocations(node.now)
+    assert asked.segment not in segments_of(node, first, 12, "more")
+    node.check()
+    node.store.release_segment(*asked)
+    assert node.reserve(second, "c", HALF, shared_memory=True).segment == asked.segment
+
+
+def test_a_segment_is_asked_for_again_until_it_is_back(node: Node) -> None:
+    first, second = node.connect(A), node.connect(B)
+    segments_of(node, first, 14, "a")
+    node.now += 100
+    node.reserve(second, "b", 100, shared_memory=True)
+    asked = node.store.take_revocations(node.now)
+    assert node.store.take_revocations(node.now + 1) == []
+    assert node.store.take_revocations(node.now + 3) == asked
+    node.store.client_exited(A)
+    assert node.store.take_revocations(node.now + 10) == []

@@ -140,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def return_segments(self) -> None:
-        for client, segment in self.store.take_revocations():
+        for client, segment in self.store.take_revocations(self.now):
             try:
                 self.store.release_segment(client, segment)
             except InvalidRequest:
