@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from moontide.transfer.types import Instance
 
 from ..errors import InvalidRequest, OutOfSpace
+from .checks import check_ttl
 from .entries import Entries
 from .expiry import Expiry
 from .owners import Owner
-from .requests import check_ttl
 from .shares import Shares
 
 MAX_TTL_SECONDS = 3600.0

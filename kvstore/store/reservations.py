@@ -18,11 +18,11 @@ from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
 from ..types import IfExists, PutResult, PutStatus, ReserveStatus
 from .allocator import occupied_bytes
 from .catalog import QUARANTINED, SOFT_PINNED, STRINGS, Catalog
+from .checks import check_checksums, check_same_length
 from .entries import DropReason, Entries
 from .owners import Owner
 from .placement import Placement
 from .pool import Arena
-from .requests import check_checksums, check_same_length
 from .shares import Shares
 from .slot_table import NO_SLOT
 from .types import ExtentCallback, ReserveResult

@@ -15,6 +15,7 @@ from ..slots import SlotState
 from ..types import Extent, IfExists, Located, PutResult
 from .audit import audit
 from .catalog import Catalog
+from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
 from .clearing import clear, give_memory_back
 from .contents import Contents
 from .counters import Counters
@@ -29,7 +30,6 @@ from .owners import Owner, Owners
 from .pins import Pins
 from .placement import Placement
 from .pool import Holder, Pool, PoolSegment
-from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
 from .reservations import Batch, Reservations
 from .slot_table import NO_SLOT
 from .statistics import tier_stats

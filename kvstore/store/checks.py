@@ -65,4 +65,4 @@ def check_same_length(**values: Sequence[int]) -> None:
 
 def check_ttl(name: str, seconds: float, most: float) -> None:
     if not (math.isfinite(seconds) and 0 < seconds <= most):
-        raise InvalidRequest(f"{name} is {seconds}; it must lie in 0..{most:g} seconds")
+        raise InvalidRequest(f"{name} is {seconds}; give seconds above 0 and at most {most:g}")
