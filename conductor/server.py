@@ -8,7 +8,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from moontide.kvstore.index import PrefixIndex
 from moontide.kvstore.membership import Membership
-from moontide.kvstore.service import AnyRoute, Auth, HttpServer, Limits, Route, build_app
+from moontide.kvstore.service import (
+    AnyRoute,
+    Auth,
+    HttpServer,
+    Limits,
+    Route,
+    build_app,
+    probe_routes,
+)
 
 from .cluster.view import ClusterView, Policy
 from .cluster.watcher import Watcher
@@ -25,7 +33,7 @@ from .protocol import (
 )
 from .relay import Deadlines, Relay
 from .settings import ConductorSettings
-from .status import Alive, ClusterStatus, RouteRequest, RouteStatus, Status
+from .status import ClusterStatus, RouteRequest, RouteStatus, Status
 from .tokenising import TokeniserPool
 from .upstream import WorkerCalls
 
@@ -111,6 +119,7 @@ def _generation_routes(front_end: FrontEnd) -> list[AnyRoute]:
 
 def _status_routes(status: Status) -> list[AnyRoute]:
     return [
+        *probe_routes(status.check_ready, status.metrics),
         Route(
             method="POST",
             path="/v1/route",
@@ -136,29 +145,5 @@ def _status_routes(status: Status) -> list[AnyRoute]:
             summary="Workers, stores and the prefix index",
             response=ClusterStatus,
             auth=Auth.API_KEY,
-        ),
-        Route(
-            method="GET",
-            path="/healthz",
-            handler=status.healthz,
-            summary="The process lives",
-            response=Alive,
-            auth=Auth.OPEN,
-        ),
-        Route(
-            method="GET",
-            path="/readyz",
-            handler=status.readyz,
-            summary="Some worker takes requests",
-            response=Alive,
-            auth=Auth.OPEN,
-        ),
-        Route(
-            method="GET",
-            path="/metrics",
-            handler=status.metrics,
-            summary="Prometheus metrics",
-            media="text/plain",
-            auth=Auth.LOOPBACK,
         ),
     ]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from moontide.kvstore.service import Call, HttpError
+from moontide.kvstore.service import Call, HttpError, Plain
 
 from .cluster.view import ClusterView, Store
 from .cluster.workers import Health, Worker
@@ -115,10 +115,6 @@ class RouteRequest(ChatRequest, frozen=True, kw_only=True):
         return from_chat(_narrowed(ChatRequest, values))
 
 
-class Alive(msgspec.Struct, frozen=True):
-    status: str = "ok"
-
-
 class Status:
     def __init__(self, view: ClusterView, front_end: FrontEnd, metrics: Metrics) -> None:
         self._view = view
@@ -126,7 +122,7 @@ class Status:
         self._metrics = metrics
         self._started_at = int(time.time())
 
-    async def models(self, call: Call[None, None]) -> ModelList:
+    async def models(self, call: Plain) -> ModelList:
         contexts: dict[str, int] = {}
         for worker in self._view.workers.values():
             record = worker.record
@@ -139,7 +135,7 @@ class Status:
             ]
         )
 
-    async def cluster(self, call: Call[None, None]) -> ClusterStatus:
+    async def cluster(self, call: Plain) -> ClusterStatus:
         index = self._view.index
         return ClusterStatus(
             workers=[self._worker(worker) for worker in self._view.workers.values()],
@@ -169,20 +165,16 @@ class Status:
             excluded={c.id: c.excluded for c in snapshot.candidates if c.excluded is not None},
         )
 
-    async def healthz(self, call: Call[None, None]) -> Alive:
-        return Alive()
-
-    async def readyz(self, call: Call[None, None]) -> Alive:
-        """Ready to serve: the cluster is known and some worker takes requests."""
+    def check_ready(self, call: Plain) -> None:
+        """Raises HttpError unless the cluster is known and some worker takes requests."""
         if call.closing.is_set():
             raise HttpError(503, "closing", "shutting down", retryable=True)
         if not self._view.is_known:
             raise HttpError(503, "starting", "the membership was not read yet", retryable=True)
         if not self._view.has_usable_worker():
             raise HttpError(503, "no_worker", "no worker takes requests now", retryable=True)
-        return Alive()
 
-    async def metrics(self, call: Call[None, None]) -> bytes:
+    def metrics(self) -> bytes:
         view, metrics = self._view, self._metrics
         health = [worker.health for worker in view.workers.values()]
         for state in Health:

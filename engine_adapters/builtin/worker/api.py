@@ -142,7 +142,3 @@ class ModelDocument(Struct, frozen=True, kw_only=True):
 
 class Cleared(Struct, frozen=True):
     blocks: int
-
-
-class Ready(Struct, frozen=True):
-    status: Literal["ok"] = "ok"

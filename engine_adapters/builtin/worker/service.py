@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from moontide.kvstore import Namespace
-from moontide.kvstore.service import AnyRoute, Auth, Call, HttpError, Route
+from moontide.kvstore.service import AnyRoute, Call, HttpError, Plain, Route, probe_routes
 
 from ..engine.engine import Engine
 from ..engine.stats import EngineStats
@@ -19,13 +19,11 @@ from .api import (
     GroupFields,
     ModelDocument,
     NamespaceFields,
-    Ready,
 )
 from .completions import Completions, http_error
 from .metrics import WorkerMetrics
 
 _CLEAR_SECONDS = 30.0
-_Plain = Call[None, None]
 
 
 class WorkerService:
@@ -73,6 +71,7 @@ class WorkerService:
 
     def _status_routes(self) -> list[AnyRoute]:
         return [
+            *probe_routes(self._check_ready, self._metrics.render),
             Route(
                 method="GET",
                 path="/v1/stats",
@@ -80,41 +79,16 @@ class WorkerService:
                 summary="Counters of the engine and of its use of the store",
                 response=EngineStats,
             ),
-            Route(
-                method="GET",
-                path="/metrics",
-                handler=self._render_metrics,
-                summary="Prometheus metrics",
-                media="text/plain",
-                auth=Auth.LOOPBACK,
-            ),
-            Route(
-                method="GET",
-                path="/healthz",
-                handler=self._healthz,
-                summary="Whether the process lives",
-                response=Ready,
-                auth=Auth.OPEN,
-            ),
-            Route(
-                method="GET",
-                path="/readyz",
-                handler=self._readyz,
-                summary="Whether it takes work",
-                response=Ready,
-                auth=Auth.OPEN,
-                errors={503: "starting, stopping or failed"},
-            ),
         ]
 
     async def _complete(self, call: Call[CompletionRequest, None]) -> Any:
-        self._check_ready()
+        self._check_ready(call)
         return await self._completions.create(call)
 
-    async def _tokenizer(self, call: _Plain) -> ModelDocument:
+    async def _tokenizer(self, call: Plain) -> ModelDocument:
         return self._document
 
-    async def _clear(self, call: _Plain) -> Cleared:
+    async def _clear(self, call: Plain) -> Cleared:
         try:
             clearing = asyncio.wrap_future(self._engine.clear_cache())
             async with asyncio.timeout(_CLEAR_SECONDS):
@@ -129,20 +103,10 @@ class WorkerService:
                 retryable=True,
             ) from error
 
-    async def _stats(self, call: _Plain) -> EngineStats:
+    async def _stats(self, call: Plain) -> EngineStats:
         return self._engine.stats
 
-    async def _render_metrics(self, call: _Plain) -> bytes:
-        return self._metrics.render()
-
-    async def _healthz(self, call: _Plain) -> Ready:
-        return Ready()
-
-    async def _readyz(self, call: _Plain) -> Ready:
-        self._check_ready()
-        return Ready()
-
-    def _check_ready(self) -> None:
+    def _check_ready(self, call: Call[Any, Any]) -> None:
         if not (self.accepting and self._engine.is_alive):
             raise HttpError(
                 503,

@@ -12,7 +12,16 @@ from aiohttp import web
 
 from ...errors import Busy, InvalidRequest
 from ...keys import EntryId
-from ...service import AnyRoute, Auth, Call, HttpError, Route, ServerEvent, send_events
+from ...service import (
+    AnyRoute,
+    Call,
+    HttpError,
+    Plain,
+    Route,
+    ServerEvent,
+    probe_routes,
+    send_events,
+)
 from ...store import AuditReport, EntryInfo, EntryPage, EvictScope, Explanation, Store
 from ...types import Tier
 from .bodies import (
@@ -23,18 +32,16 @@ from .bodies import (
     ConfigAnswer,
     EvictAnswer,
     EvictRequest,
-    Health,
     KeyQuery,
     RemoveAnswer,
 )
 from .event_stream import kv_events
-from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace
-from .metrics import METRICS_MEDIA, render
+from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace, parse_path_key
+from .metrics import render
 from .report import StoreReport
 
 MAX_EVENT_STREAMS = 64
 PAGE = 1000
-Plain = Call[None, None]
 
 
 class AdminApi:
@@ -55,34 +62,10 @@ class AdminApi:
         self.num_event_streams = 0
 
     def routes(self) -> list[AnyRoute]:
-        return [*self._open_routes(), *self._block_routes(), *self._whole_store_routes()]
-
-    def _open_routes(self) -> list[AnyRoute]:
         return [
-            Route(
-                method="GET",
-                path="/healthz",
-                handler=self._healthz,
-                summary="The process answers",
-                response=Health,
-                auth=Auth.OPEN,
-            ),
-            Route(
-                method="GET",
-                path="/readyz",
-                handler=self._readyz,
-                summary="Work is taken",
-                response=Health,
-                auth=Auth.OPEN,
-            ),
-            Route(
-                method="GET",
-                path="/metrics",
-                handler=self._metrics,
-                summary="Prometheus metrics",
-                media=METRICS_MEDIA,
-                auth=Auth.LOOPBACK,
-            ),
+            *probe_routes(self._check_ready, self._render_metrics),
+            *self._block_routes(),
+            *self._whole_store_routes(),
         ]
 
     def _block_routes(self) -> list[AnyRoute]:
@@ -167,17 +150,11 @@ class AdminApi:
             ),
         ]
 
-    # -- liveness ---------------------------------------------------------------------
-
-    async def _healthz(self, call: Plain) -> Health:
-        return Health()
-
-    async def _readyz(self, call: Plain) -> Health:
+    def _check_ready(self, call: Plain) -> None:
         if not self._is_ready():
             raise HttpError(503, "not_ready", "starting or shutting down", retryable=True)
-        return Health()
 
-    async def _metrics(self, call: Plain) -> bytes:
+    def _render_metrics(self) -> bytes:
         return render(self._report())
 
     # -- entries ----------------------------------------------------------------------
@@ -192,14 +169,14 @@ class AdminApi:
         )
 
     async def _get_block(self, call: Plain) -> BlockAnswer:
-        text = call.path["key"]
-        entries = await self._entries_of(parse_key(text))
+        text = _raw_key(call)
+        entries = await self._entries_of(parse_path_key(text))
         if not entries:
             raise HttpError(404, "not_found", f"nothing is stored under {text[:200]}")
-        return BlockAnswer(text, entries)
+        return BlockAnswer(entries[0].key, entries)
 
     async def _remove_block(self, call: Plain) -> RemoveAnswer:
-        key = parse_key(call.path["key"])
+        key = parse_path_key(_raw_key(call))
         shards = [bytes.fromhex(entry.shard) for entry in await self._entries_of(key)]
         entries = [EntryId(key.entry_id + shard) for shard in shards]
         return RemoveAnswer(self._store.remove(entries, time.monotonic()))
@@ -306,6 +283,11 @@ class AdminApi:
 
     def _event_source(self) -> AsyncIterator[ServerEvent]:
         return kv_events(self._store.events, str(self._store.instance))
+
+
+def _raw_key(call: Plain) -> str:
+    """The key in the path, not decoded: decoding twice would make another key of one with a %."""
+    return call.http.rel_url.raw_path.removeprefix("/v1/blocks/")
 
 
 def _as_flag(value: object) -> str:

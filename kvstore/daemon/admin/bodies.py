@@ -15,10 +15,6 @@ ByteCount = Annotated[int, Meta(ge=0, le=1 << 62)]
 KeyText = Annotated[str, Meta(max_length=4096)]
 
 
-class Health(Struct, frozen=True):
-    status: Literal["ok"] = "ok"
-
-
 class BlocksQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`namespace` (hex digest; empty: string entries), `key_prefix` like a key."""
 

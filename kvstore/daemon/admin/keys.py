@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from ...errors import InvalidRequest
 from ...keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES
@@ -34,6 +34,12 @@ def parse_key(text: str) -> TextKey:
     if not key.data:
         raise InvalidRequest(f"key {text!r} is empty")
     return key
+
+
+def parse_path_key(raw: str) -> TextKey:
+    """A key as the rest of a URL's path, which nobody has decoded yet: as the listing shows it, or
+    percent-encoded once more as a whole, its colon too. Raises InvalidRequest."""
+    return parse_key(raw if ":" in raw else unquote(raw))
 
 
 def parse_key_prefix(text: str) -> TextKey:

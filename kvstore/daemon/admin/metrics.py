@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 
 from .report import StoreReport
 
-METRICS_MEDIA = "text/plain"
 _PREFIX = "moontide_store_"
 
 _TIER_GAUGES = {

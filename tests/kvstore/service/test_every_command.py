@@ -123,6 +123,9 @@ def _flags(command: click.Command) -> set[str]:
     """Of the command and, for a group, of its subcommands."""
     found = {opt for param in command.params for opt in param.opts} | {"--help"}
     if isinstance(command, click.Group):
-        for sub in command.commands.values():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            sub = command.get_command(context, name)
+            assert sub is not None, name
             found |= _flags(sub)
     return found
