@@ -68,4 +68,4 @@ def bench() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="moontide")

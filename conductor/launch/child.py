@@ -34,7 +34,8 @@ class Child:
         self.spec = spec
         with spec.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "moontide.kvstore.cli", *spec.arguments],
+                # -P: a random.py in the working directory is not the one that is meant
+                [sys.executable, "-P", "-m", "moontide.kvstore.cli", *spec.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -66,12 +66,16 @@ def _with_cluster(
 
 
 def _serve(settings: UpSettings, cluster: Cluster) -> int:
-    """Until a signal comes or a process keeps dying."""
-    _tell(settings, cluster)
-    while True:
-        time.sleep(_WATCH_SECONDS)
-        if cluster.revive() and settings.state_file is not None:
-            write_state(settings.state_file, cluster.state())
+    """Until a signal comes or a process keeps dying. The state file is there meanwhile."""
+    try:
+        _tell(settings, cluster)
+        while True:
+            time.sleep(_WATCH_SECONDS)
+            if cluster.revive() and settings.state_file is not None:
+                write_state(settings.state_file, cluster.state())
+    finally:
+        if settings.state_file is not None:
+            settings.state_file.unlink(missing_ok=True)
 
 
 def _plan(settings: UpSettings, process: Process, run_dir: Path) -> Plan:
@@ -126,7 +130,9 @@ def _run_directory(given: Path | None) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="moontide-"))
     try:
         yield made
-    except _Stopped:
+    except (ChildDied, TimedOut):  # their texts point to the logs
+        raise
+    except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
     shutil.rmtree(made, ignore_errors=True)

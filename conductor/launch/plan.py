@@ -80,7 +80,8 @@ def _node(
     socket = run_dir / f"{name}.sock"
     if len(str(socket).encode()) > _MAX_SOCKET_BYTES:
         raise SettingsError(
-            f"socket path {socket} exceeds {_MAX_SOCKET_BYTES} bytes; give a shorter --run-dir"
+            f"socket path {socket} exceeds {_MAX_SOCKET_BYTES} bytes; give a shorter --run-dir "
+            "or TMPDIR"
         )
     data_dir = run_dir / name
     data, admin = ports

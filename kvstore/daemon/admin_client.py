@@ -24,6 +24,8 @@ class AdminClient:
         self._url = url.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
+        # Asked directly: a proxy must not see the token, and knows nothing of loopback.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str, query: dict[str, str], answer: type[AnswerT]) -> AnswerT:
         """Raises the StoreError the daemon answered, or StoreUnavailable."""
@@ -44,7 +46,7 @@ class AdminClient:
                     "Content-Type": "application/json",
                 },
             )
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+            with self._opener.open(request, timeout=self._timeout_s) as response:
                 data = response.read(MAX_ANSWER_BYTES)
             return msgspec.json.decode(data, type=answer)
         except urllib.error.HTTPError as error:

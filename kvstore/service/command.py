@@ -128,7 +128,9 @@ def explain_import_error(error: ImportError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in _ENGINE_PACKAGES:
         return f"{error}: this command needs the engine, pip install 'moontide[engine]'"
-    return f"{error}: the installation is incomplete, pip install moontide"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error}: the installation is incomplete, pip install moontide"
+    return f"{error}: a package is damaged or does not fit this Python; install again"
 
 
 def _run(

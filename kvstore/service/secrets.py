@@ -17,15 +17,19 @@ _TOKEN = re.compile(r"[!-~]{16,}")
 
 def default_token_file(state_home: str | None) -> Path:
     """Shared by every daemon and tool this user starts without `--token-file`. `state_home` is
-    $XDG_STATE_HOME."""
-    root = Path(state_home) if state_home else Path.home() / ".local" / "state"
-    return root / "moontide" / "token"
+    $XDG_STATE_HOME. Raises InvalidRequest where there is no home directory."""
+    if state_home:
+        return Path(state_home) / "moontide" / "token"
+    try:
+        return Path.home() / ".local" / "state" / "moontide" / "token"
+    except RuntimeError as error:  # no $HOME, and an id without an entry in /etc/passwd
+        raise InvalidRequest("there is no home directory for a token: give --token-file") from error
 
 
 def load_or_create_token(path: Path) -> str:
     """The token in `path`; a missing file is made with a new one, mode 0600. Two processes that
-    start at once get the same token. Raises AccessDenied for a file others can read, InvalidRequest
-    for one without a token."""
+    start at once get the same token. Raises AccessDenied for a file others can read or
+    that cannot be made, InvalidRequest for one without a token."""
     path = Path(path)
     if not path.exists():
         _create(path)
@@ -45,9 +49,14 @@ def load_or_create_token(path: Path) -> str:
 
 
 def _create(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise AccessDenied(
+            f"token file {path} cannot be made ({error.strerror}): give another --token-file"
+        ) from error
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")

@@ -220,11 +220,18 @@ def _convert(
         if base is Path:
             if not isinstance(raw, str) or not raw:
                 raise ValueError(f"expected a path, got {raw!r}")
-            return Path(raw).expanduser()
+            return _path(raw)
         wanted = Annotated[(base, *constraints)] if constraints else base
         return msgspec.convert(raw, wanted, strict=not lax)
     except (ValueError, msgspec.ValidationError) as error:
         raise SettingsError(f"{where}={raw!r}: {error}{_choices(base, raw)}") from error
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~ without a home directory
+        raise ValueError(f"{error}; write the path in full") from error
 
 
 def _check_bounds(value: Any, constraints: tuple[msgspec.Meta, ...]) -> None:

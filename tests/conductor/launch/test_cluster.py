@@ -131,6 +131,7 @@ def test_up_serves_replaces_a_killed_store_and_ends_with_a_signal(start_up: Star
     up.process.send_signal(signal.SIGINT)
     assert up.process.wait(ENDS_SECONDS) == 0
     assert not any(lives(pid) for pid in pids)
+    assert not (up.folder / "state.json").exists()  # it says what runs
 
 
 def test_children_end_when_up_is_killed(start_up: StartUp) -> None:

@@ -71,6 +71,13 @@ def test_a_refusal_is_one_line(run: Run, args: tuple[str, ...], told: str) -> No
     assert len(ended.stderr.splitlines()) == 1
 
 
+def test_a_proxy_of_the_environment_never_sees_the_token(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert run("stats").exit_code == 0
+
+
 def test_nobody_there_is_one_line(run: Run) -> None:
     ended = run("stats", url="http://127.0.0.1:1")
     assert ended.exit_code == 1

@@ -95,6 +95,7 @@ def test_print_config_is_a_config_file(tmp_path: Path) -> None:
             1,
             "pip install 'moontide[engine]'",
         ),
+        (ImportError("_ssl.so: undefined symbol"), 1, "a package is damaged"),
     ],
 )
 def test_an_expected_error_is_one_line(error: Exception, status: int, text: str) -> None:
@@ -149,6 +150,7 @@ def test_help_lists_every_command_without_importing_any() -> None:
 def test_an_unknown_command_is_named() -> None:
     result = moontide("stoer")
     assert result.returncode == 2
+    assert "Usage: moontide [OPTIONS]" in result.stderr
     assert "stoer" in result.stderr
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pwd
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,6 +41,24 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path, content: str) -> None
     path.chmod(0o600)
     with pytest.raises(InvalidRequest, match="holds no token"):
         load_or_create_token(path)
+
+
+def test_a_token_that_cannot_be_made_says_where_and_what_helps(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "state" / "token"
+    with pytest.raises(AccessDenied, match=rf"{path} cannot be made .*another --token-file"):
+        load_or_create_token(path)
+
+
+def test_without_a_home_directory_the_flag_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(InvalidRequest, match="give --token-file"):
+        default_token_file(None)
+    assert default_token_file("/s") == Path("/s/moontide/token")
 
 
 def test_the_default_place_is_shared_by_a_users_daemons() -> None:

@@ -97,6 +97,7 @@ def test_every_kind_of_value_is_read_from_text_and_from_toml(tmp_path: Path) -> 
         ({"ratio": "1.0"}, r"--ratio='1.0': Expected `float` < 1.0"),
         ({"eviction": "lur"}, r"--eviction='lur': .*one of slru, lru; did you mean lru\?"),
         ({"transports": "shm,udp"}, r"--transports='udp': .*one of shm, tcp"),
+        ({"data_dir": "~nobody-has-this-name/d"}, r"--data-dir='~nobody.*write the path in full"),
         ({"entries": "99999999", "dram": "1MiB"}, r"entries=99999999 do not fit in dram=1MiB"),
     ],
 )
