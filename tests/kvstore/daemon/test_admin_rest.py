@@ -6,6 +6,7 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -127,6 +128,21 @@ def test_blocks_are_listed_in_pages_that_hold_each_once(client: RawClient, admin
     assert {entry["key"] for entry in blocks} == {f"kv:{key.hex()}" for key in KEYS}
     strings = admin.get("/v1/blocks?namespace=&key_prefix=s:k%2F1")["entries"]
     assert len(strings) == 11
+
+
+@pytest.mark.parametrize("key", ["100%", "100%25", "a%2Fb", "a/b", "a?b#c", "kv:00", " ", "ü"])
+def test_a_string_key_in_a_path_is_decoded_once(client: RawClient, admin: Admin, key: str) -> None:
+    """As the listing shows it, or percent-encoded once more as a whole."""
+    decoys = {unquote(key), quote(key, safe=""), unquote(unquote(key))} - {key}
+    for each in (key, *decoys):
+        client.put(each, each.encode())
+    shown = f"s:{quote(key)}"
+    for path in (shown, quote(shown, safe="")):
+        (entry,) = admin.get(f"/v1/blocks/{path}")["entries"]
+        assert (entry["key"], entry["num_bytes"]) == (shown, len(key.encode()))
+    assert admin.call("DELETE", f"/v1/blocks/{shown}").body == {"removed": 1}
+    assert client.get(key) is None
+    assert all(client.get(decoy) == decoy.encode() for decoy in decoys)
 
 
 def test_one_entry_is_shown_explained_and_removed(client: RawClient, admin: Admin) -> None:
