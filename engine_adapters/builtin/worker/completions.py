@@ -143,10 +143,11 @@ class Completions:
         answer = _Answer(
             request, self._model.name, _request_id(call), int(time.time()), len(prompt_ids)
         )
-        outputs = self._observe(generation, arrived_at)
-        if request.stream:
-            return await send_events(call, _events(answer, outputs))
-        return await _collect(answer, outputs)
+        async with generation:
+            outputs = self._observe(generation, arrived_at)
+            if request.stream:
+                return await send_events(call, _events(answer, outputs))
+            return await _collect(answer, outputs)
 
     async def _encode(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, list):
@@ -157,18 +158,17 @@ class Completions:
 
     async def _observe(self, generation: Generation, arrived_at: float) -> Outputs:
         previous: float | None = None
-        async with generation:
-            while True:
-                output = await generation.next()
-                now = time.monotonic()
-                if previous is None:
-                    self._metrics.first_token(now - arrived_at)
-                else:
-                    self._metrics.next_token(now - previous)
-                previous = now
-                yield output
-                if output.finish is not None:
-                    return
+        while True:
+            output = await generation.next()
+            now = time.monotonic()
+            if previous is None:
+                self._metrics.first_token(now - arrived_at)
+            else:
+                self._metrics.next_token(now - previous)
+            previous = now
+            yield output
+            if output.finish is not None:
+                return
 
 
 async def _collect(answer: _Answer, outputs: Outputs) -> Completion:
