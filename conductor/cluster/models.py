@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from tokenizers import Tokenizer
@@ -33,16 +32,6 @@ class NamespaceFields(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
 
 
-class GroupFields(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Any
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: str
-    v_head_dim: int | None = None
-    window_tokens: int | None = None
-
-
 class ModelDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Body of the worker's `GET /v1/tokenizer`."""
 
@@ -56,7 +45,7 @@ class ModelDocument(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int
     namespace: str  # digest, hex
     namespace_fields: NamespaceFields
-    layout: list[GroupFields]
+    layout: list[Group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +96,7 @@ def load_model(data: bytes, record: WorkerRecord) -> Model:
     """Parses what the worker of `record` told. Raises ModelRefused, naming both values."""
     try:
         document = msgspec.json.decode(data, type=ModelDocument)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, InvalidRequest) as error:
         raise ModelRefused(f"worker {record.id} describes its model wrongly: {error}") from error
     namespace = _namespace(document, record)
     told = {
@@ -139,10 +128,9 @@ def load_model(data: bytes, record: WorkerRecord) -> Model:
 def _namespace(document: ModelDocument, record: WorkerRecord) -> Namespace:
     fields = document.namespace_fields
     try:
-        layout = KVLayout(tuple(Group(**msgspec.structs.asdict(g)) for g in document.layout))
         return Namespace(
             weights_id=fields.weights_id,
-            layout=layout,
+            layout=KVLayout(tuple(document.layout)),
             tokenizer_digest=fields.tokenizer_digest,
             block_tokens=fields.block_tokens,
             rope_scaling=fields.rope_scaling,

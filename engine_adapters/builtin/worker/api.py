@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from moontide.kvstore import Group
+
 from ..model import Sampling
 
 DEFAULT_MAX_TOKENS = 16
@@ -114,16 +116,6 @@ class NamespaceFields(Struct, frozen=True, kw_only=True):
     salt: str
 
 
-class GroupFields(Struct, frozen=True, kw_only=True):
-    kind: str
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: str
-    v_head_dim: int | None
-    window_tokens: int | None
-
-
 class ModelDocument(Struct, frozen=True, kw_only=True):
     """All that others need to render, tokenise and key a prompt as this worker does."""
 
@@ -137,7 +129,7 @@ class ModelDocument(Struct, frozen=True, kw_only=True):
     block_tokens: int
     namespace: str  # digest, hex
     namespace_fields: NamespaceFields
-    layout: list[GroupFields]
+    layout: list[Group]
 
 
 class Cleared(Struct, frozen=True):

@@ -16,7 +16,6 @@ from .api import (
     Cleared,
     Completion,
     CompletionRequest,
-    GroupFields,
     ModelDocument,
     NamespaceFields,
 )
@@ -135,16 +134,5 @@ def _document(engine: Engine, model: LoadedModel, namespace: Namespace) -> Model
             adapter_digest=namespace.adapter_digest,
             salt=namespace.salt,
         ),
-        layout=[
-            GroupFields(
-                kind=group.kind,
-                num_layers=group.num_layers,
-                num_kv_heads=group.num_kv_heads,
-                head_dim=group.head_dim,
-                dtype=group.dtype,
-                v_head_dim=group.v_head_dim,
-                window_tokens=group.window_tokens,
-            )
-            for group in namespace.layout.groups
-        ],
+        layout=list(namespace.layout.groups),
     )
