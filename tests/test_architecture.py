@@ -24,7 +24,7 @@ SEAMS = {"types", "wire", "errors", "index"}  # beside a package's __init__
 TORCH_ONLY_IN = {"engine_adapters", "kernels"}
 ENGINES = {"torch", "triton", "transformers", "vllm", "sglang", "lmcache", "safetensors", "gguf"}
 NOT_IN_CLIENTS = ("torch", "aiohttp", "lmdb", "uvloop")
-MAX_LINES = 600
+MAX_LINES = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,9 +63,7 @@ class StoreDaemon:
             )
             self._admin = stack.enter_context(bind_listener(settings.admin))
             node = settings.node_id or socket.gethostname()
-            self._store = Store.create(
-                _pool_settings(settings), Instance.new(node), now=time.monotonic()
-            )
+            self._store = Store(_pool_settings(settings), Instance.new(node), now=time.monotonic())
             stack.callback(self._store.close)
             raise_descriptor_limit(2 * settings.max_clients + SPARE_DESCRIPTORS)
             self._held = stack.pop_all()

@@ -56,7 +56,8 @@ class Store:
     connection; what it reserved or view-pinned ends with `disconnect`. Bad arguments raise
     InvalidRequest; what a peer can cause (a finished reservation, a miss, no room) is a result."""
 
-    def __init__(self, settings: PoolSettings, instance: Instance, now: float) -> None:
+    def __init__(self, settings: PoolSettings, instance: Instance, *, now: float = 0.0) -> None:
+        """Allocates the whole pool. Raises SegmentUnavailable naming asked and available."""
         check_memory(
             settings.memory_bytes,
             f"a DRAM tier of {settings.dram_bytes} bytes and {settings.max_entries} entries",
@@ -92,11 +93,6 @@ class Store:
         self._inspection = Inspection(self._entries, self._namespaces)
 
     # -- life -------------------------------------------------------------------------
-
-    @classmethod
-    def create(cls, settings: PoolSettings, instance: Instance, *, now: float = 0.0) -> Store:
-        """Allocates the whole pool. Raises SegmentUnavailable naming asked and available."""
-        return cls(settings, instance, now)
 
     def close(self) -> None:
         """Gives the pool back. Buffers handed out earlier stay readable until they are dropped."""

@@ -32,7 +32,7 @@ class Followed:
         self.rng = rng
         self.now = 1.0
         pool = PoolSettings(dram_bytes=64 << 10, segment_bytes=8 << 10, max_entries=40)
-        self.store = Store.create(pool, DAEMON, now=self.now)
+        self.store = Store(pool, DAEMON, now=self.now)
         self.namespace = self.store.open_namespace(NAMESPACE)
         self.store.connect(OWNER, ENGINE)
         self.chains = [block_keys(NAMESPACE, [chain] * (4 * NUM_BLOCKS)) for chain in range(1, 7)]

@@ -144,7 +144,7 @@ def test_extra_ids_change_their_block_and_all_later_ones() -> None:
 )
 def test_bad_token_ids_are_refused(tokens: list[object]) -> None:
     with pytest.raises(InvalidRequest, match=r"token ids"):
-        block_keys(NAMESPACE, tokens)  # type: ignore[arg-type]
+        block_keys(NAMESPACE, tokens)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("position", [-1, 5, 100])
@@ -173,7 +173,7 @@ def test_string_keys_of_a_wrong_length_are_refused(size: int) -> None:
 @given(st.binary(max_size=64))
 def test_splitting_an_entry_id_raises_only_invalid_request(data: bytes) -> None:
     try:
-        key, shard = split_kv_entry_id(data)  # type: ignore[arg-type]
+        key, shard = split_kv_entry_id(data)  # type: ignore[arg-type]  # wrong on purpose
     except InvalidRequest:
         return
     assert kv_entry_id(key, shard) == data

@@ -59,10 +59,10 @@ def block_bytes(key: BlockKey, layer: int, num_bytes: int) -> bytes:
     return (seed * (num_bytes // len(seed) + 1))[:num_bytes]
 
 
-def layers_of(kv: BlockStore, keys: Sequence[bytes]) -> list[list[bytes]]:
+def layers_of(kv: BlockStore, keys: Sequence[BlockKey]) -> list[list[bytes]]:
     """Content of every layer, block by block."""
     return [
-        [block_bytes(key, layer, kv.layer_bytes(layer)) for key in keys]  # type: ignore[arg-type]
+        [block_bytes(key, layer, kv.layer_bytes(layer)) for key in keys]
         for layer in range(kv.num_layers)
     ]
 

@@ -86,7 +86,7 @@ class Mixer:
         key = self.key()
         how = "replace" if self.rng.random() < 0.5 else "keep"
         ttl_s = self.rng.choice([None, None, None, 0.01])
-        result = self.client.put(key, self.value(key), if_exists=how, ttl_s=ttl_s)  # type: ignore[arg-type]
+        result = self.client.put(key, self.value(key), if_exists=how, ttl_s=ttl_s)  # type: ignore[arg-type]  # one of the names
         self.operations += 1
         if result.status is PutStatus.FAILED:
             self.problems.append(f"put of {key}: {result}")

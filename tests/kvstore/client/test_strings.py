@@ -113,7 +113,7 @@ def test_buffers_that_cannot_be_used_are_refused(client: StoreClient) -> None:
     with pytest.raises(InvalidRequest, match="not C-contiguous"):
         client.put("key", np.asfortranarray(np.arange(12).reshape(3, 4)))
     with pytest.raises(InvalidRequest, match="str"):
-        client.put("key", "text")  # type: ignore[arg-type]
+        client.put("key", "text")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidRequest, match="read-only"):
         client.get_into("key", b"fixed")
     client.put("key", b"123456")
@@ -127,12 +127,12 @@ def test_arguments_out_of_bounds_are_named(client: StoreClient) -> None:
     calls: list[tuple[str, Callable[[], object]]] = [
         ("0 bytes.*1..1024", lambda: client.get("")),
         ("1025 bytes.*1..1024", lambda: client.put("k" * (MAX_STRING_KEY_BYTES + 1), b"")),
-        ("if_exists is 'maybe'", lambda: client.put("k", b"", if_exists="maybe")),  # type: ignore[arg-type]
+        ("if_exists is 'maybe'", lambda: client.put("k", b"", if_exists="maybe")),  # type: ignore[arg-type]  # wrong on purpose
         ("replicas is 2", lambda: client.put("k", b"", replicas=2)),
         ("timeout of 0 ", lambda: client.get("k", timeout_s=0)),
         ("timeout of nan", lambda: client.get("k", timeout_s=float("nan"))),
         ("timeout of -1", lambda: client.put("k", b"", ttl_s=-1)),
-        ("timeout of '5'", lambda: client.get("k", timeout_s="5")),  # type: ignore[arg-type]
+        ("timeout of '5'", lambda: client.get("k", timeout_s="5")),  # type: ignore[arg-type]  # wrong on purpose
     ]
     for message, call in calls:
         with pytest.raises(InvalidRequest, match=message):

@@ -212,7 +212,7 @@ def _serve_in_thread(options: dict[str, object]) -> Served:
             title="Test",
             token=TOKEN,
             limits=limits,
-            **options,  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]  # by keyword
         )
         server = await HttpServer.start(app, HostPort("127.0.0.1", 0))
         stop = asyncio.Event()

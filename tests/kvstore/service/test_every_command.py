@@ -73,7 +73,7 @@ def test_r75_help_shows_the_default_in_force(name: str) -> None:
     result = run(command, *required.get(name, ()), "--print-config")
     assert result.exit_code == 0, result.stderr
     shown = dict(
-        re.fullmatch(r"(\w+) = (.*)  # default", line).groups()  # type: ignore[union-attr]
+        re.fullmatch(r"(\w+) = (.*)  # default", line).groups()  # type: ignore[union-attr]  # it matches
         for line in result.stdout.splitlines()
         if line.endswith("# default")
     )

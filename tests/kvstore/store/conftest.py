@@ -27,7 +27,7 @@ class Node:
 
     def __init__(self, settings: PoolSettings) -> None:
         self.now = 1000.0
-        self.store = Store.create(settings, Instance("node", 1, b"n" * 16), now=self.now)
+        self.store = Store(settings, Instance("node", 1, b"n" * 16), now=self.now)
         self._owners = 0
 
     def connect(self, client: Instance | None = None) -> int:

@@ -35,7 +35,7 @@ from moontide.kvstore.store import PoolSettings, Store
 from moontide.transfer.types import Instance
 
 count = int(sys.argv[1])
-store = Store.create(
+store = Store(
     PoolSettings(dram_bytes=128 << 20, segment_bytes=64 << 20, max_entries=count),
     Instance.new("node"), now=0.0,
 )
@@ -114,7 +114,7 @@ def test_r70_pool_larger_than_memory_names_asked_and_available() -> None:
     before = set(os.listdir("/proc/self/fd"))
     message = rf"DRAM tier of {asked} bytes and 1000 entries asks for {asked + 300_000} bytes; \d+"
     with pytest.raises(SegmentUnavailable, match=message):
-        Store.create(
+        Store(
             PoolSettings(dram_bytes=asked, segment_bytes=1 << 30, max_entries=1000),
             Instance.new("node"),
             now=0.0,
@@ -131,7 +131,7 @@ from moontide.transfer.types import Instance
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 before = set(os.listdir("/proc/self/fd"))
 try:
-    Store.create(PoolSettings(dram_bytes=2 << 30, segment_bytes=64 << 20, max_entries=1000),
+    Store(PoolSettings(dram_bytes=2 << 30, segment_bytes=64 << 20, max_entries=1000),
                  Instance.new("node"), now=0.0)
 except SegmentUnavailable as error:
     print(error, set(os.listdir("/proc/self/fd")) == before)

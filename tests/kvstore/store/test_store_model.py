@@ -67,7 +67,7 @@ class StoreMachine(RuleBasedStateMachine):
             max_pin_ratio=0.5,
         )
         self.now = 10.0
-        self.store = Store.create(pool, Instance("node", 1, bytes(16)), now=self.now)
+        self.store = Store(pool, Instance("node", 1, bytes(16)), now=self.now)
         namespace = Namespace(weights_id="w", layout=LAYOUT, tokenizer_digest="t", block_tokens=4)
         self.namespace = self.store.open_namespace(namespace)
         self.digest = namespace.digest

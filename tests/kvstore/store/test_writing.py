@@ -172,7 +172,7 @@ def test_layer_watchers_are_called_once(node: Node, chain: Chain) -> None:
     def watch(name: str, reserved: object, extent: int) -> Callable[[], None]:
         return node.store.watch_extent(
             reserved.slot,  # type: ignore[attr-defined]  # a ReserveResult
-            reserved.generation,  # type: ignore[attr-defined]
+            reserved.generation,  # type: ignore[attr-defined]  # a ReserveResult
             extent,
             lambda ok: seen.append((name, ok)),
         )
