@@ -3,11 +3,13 @@
 #   PIP_ARGS='…'          passed to every pip install, e.g. an --extra-index-url with another torch build
 #   PYTEST_ARGS='…'       passed to pytest
 #   DEMO_ARGS='…'         passed to moontide demo, e.g. --json demo.json
+#   UP_ARGS='…'           passed to moontide up, e.g. --dram 4GiB
 
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+UP_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,7 +46,7 @@ demo: $(VENV)/.installed
 	$(BIN)/moontide demo $(DEMO_ARGS)
 
 up: $(VENV)/.installed
-	$(BIN)/moontide up
+	$(BIN)/moontide up --run-dir .run $(UP_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -70,5 +72,5 @@ system-deps:
 		apt-get update && apt-get install -y --no-install-recommends $(SYSTEM_PACKAGES); }
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .run dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
