@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeVar
 
 from moontide.kvstore import BlockKey
@@ -37,12 +36,7 @@ class TokeniserPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def tokenise(self, generation: Generation, model: Model) -> Tokenised:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Self
 
 from moontide.kvstore.errors import StoreError
@@ -50,12 +49,7 @@ class Watcher:
         self._start("membership", self._poll())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
