@@ -38,6 +38,7 @@ class LayerStore:
             desk.watch(self._handle.job, self._ended)
 
     def offer(self, layer: int) -> None:
+        """Hands over the layer, which is in the pages by now; nothing once given up."""
         handle = self._handle
         if self.given_up or handle is None:
             return
@@ -57,6 +58,7 @@ class LayerStore:
         if job is None:
             self._desk.staging.give(num_bytes)
             self.give_up()
+            return
         self.stored_bytes += num_bytes
 
     def commit(self) -> None:

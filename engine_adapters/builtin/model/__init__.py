@@ -5,7 +5,7 @@ from .decoder import Decoder
 from .detokenizer import Detokenizer, StopMatcher
 from .kv_tensors import KV_DTYPES, KVTensors, block_buffers
 from .load import LoadedModel, load_model
-from .sampling import Sampling, sample
+from .sampling import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, Sampling, sample
 from .step import LayerHook, SequenceChunk
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "KV_DTYPES",
     "block_buffers",
     "Sampling",
+    "MAX_STOP_CHARACTERS",
+    "MAX_STOP_STRINGS",
     "sample",
     "Detokenizer",
     "StopMatcher",

@@ -9,13 +9,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from moontide.kvstore import Group
 
-from ..model import Sampling
+from ..model import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, Sampling
 
 DEFAULT_MAX_TOKENS = 16
-MAX_STOPS = 16
 
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 FinishReason = Literal["stop", "length"]
 NotSupported = Annotated[None, Meta(description="Not supported: leave it out")]
 
@@ -36,7 +35,7 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, description="-1 or 0: all")] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False

@@ -6,17 +6,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from moontide.engine_adapters.builtin.engine.kv_jobs import KvJobs
 from moontide.engine_adapters.builtin.model import KVTensors, LoadedModel, SequenceChunk
-from moontide.kvstore import Namespace, StoreClient
+from moontide.kvstore import JobResult, JobStatus, Namespace, StoreClient
 from moontide.kvstore.errors import Busy, StoreError, StoreTimeout, StoreUnavailable
 
 from .conftest import BLOCK, MakeBench, NewKv
-from .taps import Altering, Delaying, Refusing, Tap, fail_block, lose, time_out
+from .taps import AWAY, Altering, Delaying, Refusing, Tap, fail_block, lose, time_out
 from .test_engine import prompt
 
 BORDERS = [n * BLOCK + d for n in (1, 2, 3, 5, 8, 9, 16) for d in (-1, 0, 1)]
@@ -214,6 +215,14 @@ def test_r52_a_silent_store_costs_little_and_comes_back(
     bench.wait(hits, 5.0)
 
 
+def test_a_refused_layer_does_not_count_as_stored(make_bench: MakeBench, new_kv: NewKv) -> None:
+    bench = make_bench(Refusing(new_kv(), "submit_store", None, AWAY))
+    bench.run(prompt(50))
+    bench.settle()
+    store = bench.engine.stats.store
+    assert (store.stores > 0, store.stores_given_up, store.stored_bytes) == (True, store.stores, 0)
+
+
 def test_a_full_store_skips_stores_only(make_bench: MakeBench, new_kv: NewKv) -> None:
     """Staging for one layer of one block: everything larger is not stored."""
     bench = make_bench(new_kv(), staging_bytes=2 * 2 * BLOCK * 16 * 4)
@@ -260,6 +269,39 @@ def test_r17_an_abort_in_any_state_frees_everything(
     make_bench: MakeBench, new_kv: NewKv, client: StoreClient
 ) -> None:
     aborts_in_every_state(make_bench, new_kv, client, rounds=20)
+
+
+def test_r17_an_abort_ends_a_wait_for_the_store_at_once(
+    make_bench: MakeBench, new_kv: NewKv
+) -> None:
+    make_bench(new_kv()).stored(prompt(60))
+    stuck = Delaying(new_kv(), "submit_load", None, 3.0)
+    bench = make_bench(stuck, load_timeout_s=60.0)
+    request = bench.start(prompt(60))
+    bench.wait(lambda: stuck.calls["submit_load"] > 0)
+    bench.engine.abort(request.id)
+    started = time.monotonic()
+    assert request.result().finish == "abort"
+    assert time.monotonic() - started < 1.0
+    assert bench.engine.stats.store.breaker_opened == 0
+    bench.settle()
+
+
+def test_a_store_that_refuses_pins_is_a_miss_and_not_left_alone(
+    make_bench: MakeBench, new_kv: NewKv
+) -> None:
+    """It answers at once, so nothing is gained by not asking: new blocks are stored all the
+    same."""
+
+    def refuse(result: JobResult) -> JobResult:
+        return replace(result, status=JobStatus.FAILED, reason="out_of_space: …", hit=None)
+
+    bench = make_bench(Altering(new_kv(), "submit_lookup", None, refuse))
+    for seed in range(6):
+        bench.stored(prompt(20, seed))
+    stats = bench.engine.stats.store
+    assert (stats.lookups_unanswered, stats.breaker_opened, stats.stores_given_up) == (6, 0, 0)
+    assert stats.stores >= 6
 
 
 @pytest.mark.soak
