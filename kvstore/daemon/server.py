@@ -15,6 +15,7 @@ from .counters import Counters
 from .gate import Gate, Visitor, new_nonce
 from .listeners import Acceptor, peer_pid
 from .session import Session
+from .turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class DataServer:
     ) -> None:
         self._store = store
         self._loop = loop
+        self._turns = Turns(loop)
         self._gate = gate
         self._counters = counters
         self._max_clients = max_clients
@@ -87,6 +89,7 @@ class DataServer:
             connection,
             visitor,
             loop=self._loop,
+            turns=self._turns,
             gate=self._gate,
             counters=self._counters,
             on_close=self._sessions.discard,

@@ -3,10 +3,10 @@
   GREETING ──Hello ok──► SERVING ──eof, malformed bytes, stall, client's end──► CLOSED
       └──Hello refused: Failure is sent, then──► CLOSING ──sent──► CLOSED
 
-Bounds: a turn takes TURN_SECONDS of the loop before others get theirs; a client that does not read
-its replies is not read from beyond OUTPUT_HIGH bytes; what is received and not yet used is at most
-one frame head (and before the greeting GREETING_BODY_BYTES); waits are counted. Whatever the
-connection held ends with it.
+Bounds: a turn takes TURN_SECONDS of the loop before others get theirs (turns.py); a client that
+does not read its replies is not read from beyond OUTPUT_HIGH bytes; what is received and not yet
+used is at most one frame head (and before the greeting GREETING_BODY_BYTES); waits are counted.
+Whatever the connection held ends with it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from .gate import Gate, Visitor
 from .outbox import Outbox
 from .peer import Peer
 from .requests import answer
+from .turns import Turns
 
 logger = logging.getLogger(__name__)
 
-TURN_SECONDS = 0.002
+TURN_SECONDS = 0.001
 OUTPUT_HIGH = 4 << 20
 MAX_WAITS = 4096
 GREETING_BODY_BYTES = 4096
@@ -51,6 +52,7 @@ class Session:
         visitor: Visitor,
         *,
         loop: asyncio.AbstractEventLoop,
+        turns: Turns,
         gate: Gate,
         counters: Counters,
         on_close: Callable[[Session], None],
@@ -59,6 +61,7 @@ class Session:
         self._sock = sock
         self._visitor = visitor
         self._loop = loop
+        self._turns = turns
         self._gate = gate
         self._counters = counters
         self._on_close = on_close
@@ -69,7 +72,7 @@ class Session:
         self._waits: dict[int, _Wait] = {}
         self._last_wait = 0
         self._reading = self._writing = False
-        self._turn_due = self._flush_due = False
+        self._turn_due = self._flush_due = self._write_due = False
         self._closing: CloseReason | None = None  # close with this reason once the output is sent
         self._closed = False
         self._progress = self._opened = time.monotonic()
@@ -117,6 +120,11 @@ class Session:
     # -- input ------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._turns.take(self._read_turn)
+
+    def _read_turn(self) -> None:
         self._turn_due = False
         self._guard(self._take_turn)
 
@@ -159,7 +167,7 @@ class Session:
         """Another turn after everyone else's: the socket does not report bytes already taken."""
         if not self._turn_due:
             self._turn_due = True
-            self._loop.call_soon(self._on_readable)
+            self._turns.wait(self._read_turn)
 
     def _advance_input(self) -> bool:
         """Uses what was received: true while that makes progress without the socket."""
@@ -292,7 +300,12 @@ class Session:
             self._loop.call_soon(self._on_writable)
 
     def _on_writable(self) -> None:
-        self._flush_due = False
+        if not self._write_due:
+            self._write_due = True
+            self._turns.take(self._write_turn)
+
+    def _write_turn(self) -> None:
+        self._flush_due = self._write_due = False
         self._guard(self._send_turn)
 
     def _send_turn(self) -> None:
