@@ -22,6 +22,8 @@ from moontide.kvstore.service import ErrorShape, HttpError
 
 
 class ConductorError(HttpError):
+    """A subclass is a status, a stable code and whether the same request may succeed later."""
+
     status_code = 500
     error_code = "internal"
     is_retryable = False
@@ -101,6 +103,7 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 
 
 def openai_error(error: HttpError) -> OpenAIError:
+    """Any HTTP error in the shape that OpenAI's clients read."""
     kind = _TYPES.get(
         error.status, "invalid_request_error" if error.status < 500 else "server_error"
     )

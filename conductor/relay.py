@@ -47,6 +47,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
+    """Longest waits for progress, see `Patience`."""
+
     first_token_seconds: float
     token_seconds: float
 
@@ -130,6 +132,8 @@ class _Attempts:
 
 
 class Relay:
+    """Sends jobs to workers, at most MAX_ATTEMPTS times each."""
+
     def __init__(
         self, view: ClusterView, calls: WorkerCalls, metrics: Metrics, deadlines: Deadlines
     ) -> None:

@@ -159,6 +159,7 @@ class ChatReplies:
 
 
 def gather(gathered: Gathered, chunk: Chunk, shape: Shape) -> None:
+    """Appends `chunk`. Raises WorkerFailed when the worker gave the answer up in it."""
     for choice in chunk.choices:
         gathered.text += choice.text
         ids = shape.token_ids(choice)

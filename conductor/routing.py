@@ -77,6 +77,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
+    """The terms of one worker's estimated TTFT."""
+
     worker: str
     cached_tokens: int
     queue_seconds: float
@@ -109,6 +111,7 @@ class Refusal:
 
 
 def route(snapshot: Snapshot) -> Choice | Refusal:
+    """Equal estimates go to the worker with fewer open requests, then by name."""
     usable = [c for c in snapshot.candidates if c.excluded is None]
     if not usable:
         return _nobody(snapshot.candidates)

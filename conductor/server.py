@@ -87,6 +87,7 @@ async def conductor(
 
 
 def routes(front_end: FrontEnd, status: Status) -> list[AnyRoute]:
+    """All of the Conductor's; also what its OpenAPI document is made from."""
     return [*_generation_routes(front_end), *_status_routes(status)]
 
 

@@ -116,6 +116,8 @@ class RouteRequest(ChatRequest, frozen=True, kw_only=True):
 
 
 class Status:
+    """Read-only answers; `route` decides, and sends nothing."""
+
     def __init__(self, view: ClusterView, front_end: FrontEnd, metrics: Metrics) -> None:
         self._view = view
         self._front_end = front_end

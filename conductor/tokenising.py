@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
+    """A prompt, and the keys of its full blocks."""
+
     token_ids: list[int]
     keys: list[BlockKey]
 

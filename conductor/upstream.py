@@ -35,6 +35,8 @@ class Failure(enum.StrEnum):
 
 
 class CallFailed(Exception):
+    """A call came to nothing; `field` names what the worker found at fault in the request."""
+
     def __init__(self, failure: Failure, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.failure = failure

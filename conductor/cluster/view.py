@@ -49,6 +49,8 @@ class Changes:
 
 
 class ClusterView:
+    """Members by id, models by what their workers agree on. `clock` is monotonic."""
+
     def __init__(self, index: PrefixIndex, policy: Policy, clock: Callable[[], float]) -> None:
         self.index = index
         self.workers: dict[str, Worker] = {}

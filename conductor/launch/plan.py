@@ -18,6 +18,8 @@ _COPIES_ONLY = {"OMP_NUM_THREADS": "1"}  # daemons that do no arithmetic
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
+    """A store daemon; `listen` is HOST:PORT."""
+
     id: str
     socket: Path
     listen: str

@@ -17,6 +17,8 @@ _ATTEMPTS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Ports:
+    """All on HOST."""
+
     conductor: int
     stores: tuple[tuple[int, int], ...]  # (data, admin) of each node
     workers: tuple[int, ...]

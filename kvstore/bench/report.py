@@ -52,6 +52,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` writes."""
+
     machine: str
     commit: str
     settings: dict[str, str]

@@ -76,6 +76,7 @@ class StoreConnector:
         self._lookups.forget(sequence)
 
     def begin_loads(self, chunks: Seq[Chunk]) -> dict[Chunk, LayerLoad]:
+        """Asks for the first layers at once; tickets of chunks that load nothing are released."""
         loading = [chunk for chunk in chunks if chunk.load]
         loads = {}
         for chunk in chunks:
@@ -96,6 +97,7 @@ class StoreConnector:
         return loads
 
     def begin_stores(self, chunks: Seq[Chunk]) -> dict[Chunk, LayerStore]:
+        """None while the store is left alone."""
         if self._desk.breaker.is_open:
             return {}
         deadline = time.monotonic() + self._settings.store_timeout_s

@@ -38,6 +38,8 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
+    """All float32, on one device; projections are `[out, in]`."""
+
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor
@@ -45,6 +47,7 @@ class Weights:
 
 
 def assemble_weights(config: ModelConfig, read: ReadTensor) -> Weights:
+    """Raises what `read` raises."""
     embedding = read("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
     return Weights(
         embedding=embedding,

@@ -15,6 +15,7 @@ from .settings import WorkerSettings
 
 
 def namespace_of(model: LoadedModel, *, kv_dtype: str, block_tokens: int) -> Namespace:
+    """What the model's KV is stored under: its content, never its name."""
     config = model.config
     group = Group("full", config.num_layers, config.num_kv_heads, config.head_dim, kv_dtype)
     return Namespace(
