@@ -8,6 +8,7 @@ scattered                       the pages, its buffer takes layer l + 3
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from moontide.kvstore import JobId, JobResult, JobStatus, Ticket
 
@@ -59,15 +60,17 @@ class LayerLoad:
     def failed(self) -> bool:
         return self.valid_blocks < len(self.chunk.load)
 
-    def bring(self, layer: int) -> None:
-        """Waits for `layer` (until the deadline) and writes what arrived into the pages."""
+    def bring(self, layer: int, is_wanted: Callable[[], bool]) -> None:
+        """Waits for `layer` (until the deadline, and while it is wanted) and writes what arrived
+        into the pages."""
         if self._given_up:
             return
-        if not self._desk.wait_until(lambda: layer not in self._outstanding, self._deadline):
+        came = self._desk.wait_until(
+            lambda: layer not in self._outstanding, self._deadline, is_wanted
+        )
+        if not came and is_wanted():
             self._desk.unanswered("a load had no result at its deadline")
-            self.give_up()
-            return
-        if self.valid_blocks == 0:
+        if not came or self.valid_blocks == 0 or not is_wanted():
             self.give_up()
             return
         blocks = self._buffers[layer % len(self._buffers)][: self.valid_blocks]

@@ -106,7 +106,7 @@ class Lookups:
         hit = result.hit if result.status is JobStatus.DONE else None
         if hit is not None:
             self._desk.answered()
-        elif result.status is not JobStatus.CANCELLED:
+        elif result.status is JobStatus.TIMED_OUT:
             self._desk.unanswered(result.reason)
         if hit is not None and hit.blocks:
             if wanted:

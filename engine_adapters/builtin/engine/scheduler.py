@@ -246,6 +246,7 @@ class Scheduler:
         sequence.stored_blocks = load.stop if known is None else known
         if sequence.num_output == 0:
             sequence.reuse.hbm_tokens = len(shared) * size
+            sequence.reuse.dram_tokens = 0  # it may have been preempted after a load
         return self._chunk(sequence, budget, load)
 
     def _chunk(self, sequence: Sequence, budget: int, load: range = range(0)) -> Chunk:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ..model import KVTensors
 from .scheduler import Chunk
@@ -34,10 +35,7 @@ class StepTransfers:
     def before_layer(self, layer: int) -> None:
         """Raises StepCut."""
         for chunk, load in self._loads.items():
-            if self._is_aborted(chunk):
-                load.give_up()
-            else:
-                load.bring(layer)
+            load.bring(layer, partial(self._is_needed, chunk))
             if load.failed and chunk in self._stores:
                 self._stores[chunk].give_up()
         if not any(map(self._is_wanted, self._chunks)):
@@ -65,9 +63,12 @@ class StepTransfers:
             store.give_up()
         self._connector.end_step(self._loads.values(), self._stores.values())
 
+    def _is_needed(self, chunk: Chunk) -> bool:
+        return not self._is_aborted(chunk)
+
     def _is_wanted(self, chunk: Chunk) -> bool:
         load = self._loads.get(chunk)
-        return not self._is_aborted(chunk) and (load is None or load.valid_blocks > 0)
+        return self._is_needed(chunk) and (load is None or load.valid_blocks > 0)
 
     def failed_load(self, chunk: Chunk) -> int | None:
         """Blocks of its load that arrived whole, when not all did."""

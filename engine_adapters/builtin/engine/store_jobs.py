@@ -25,6 +25,8 @@ _T = TypeVar("_T")
 
 GRACE_S = 0.05
 """How much later than its deadline a job's result may come before the engine stops waiting."""
+LOOK_S = 0.02
+"""How often a wait looks whether its result is still wanted."""
 STORE_ERRORS = (StoreError, TransferError, OSError)
 
 
@@ -101,15 +103,17 @@ class JobDesk:
             if on_result is not None:
                 on_result(result)
 
-    def wait_until(self, ready: Callable[[], bool], deadline: float) -> bool:
-        """Polls until `ready()`; False when `deadline` (monotonic) passed first or the store was
-        given up on meanwhile."""
+    def wait_until(
+        self, ready: Callable[[], bool], deadline: float, is_wanted: Callable[[], bool]
+    ) -> bool:
+        """Polls until `ready()`; False when `deadline` (monotonic) passed first, the store was
+        given up on meanwhile, or nobody wants it any more."""
         while not ready():
             left = deadline + GRACE_S - time.monotonic()
             fileno = self.attempt(lambda: self.kv.fileno())
-            if left <= 0 or fileno is None or self.breaker.is_open:
+            if left <= 0 or fileno is None or self.breaker.is_open or not is_wanted():
                 return False
-            wait_readable([fileno], left)
+            wait_readable([fileno], min(left, LOOK_S))
             self.poll()
         return True
 

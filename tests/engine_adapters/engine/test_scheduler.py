@@ -178,6 +178,23 @@ def test_the_youngest_gives_way_and_still_ends() -> None:
     assert core.pool.num_referenced == 0
 
 
+def test_what_a_preempted_sequence_had_loaded_is_counted_once() -> None:
+    core = scheduler(num_pages=6, max_batch_tokens=4, idle_batch_tokens=4)
+    elder = arrive(core, 1, range(7))
+    run_step(core)
+    younger = arrive(core, 2, range(100, 116), found=2)
+    for _ in range(12):
+        run_step(core)
+        if core.preemptions:
+            break
+    assert younger.phase is Phase.WAITING
+    assert younger.reuse.dram_tokens == 2 * BLOCK
+    core.finish(elder)
+    run_step(core)
+    assert younger.reuse.hbm_tokens >= 2 * BLOCK
+    assert younger.reuse.cached_tokens < len(younger.prompt_ids)
+
+
 def test_a_prompt_beyond_context_or_pool_is_refused_with_both_numbers() -> None:
     bounds = limits()
     with pytest.raises(InvalidRequest, match=r"64 tokens.*context is 64"):
