@@ -99,14 +99,19 @@ class Segment:
 class Mapping:
     """The other side: a segment received as a descriptor, mapped and populated.
 
-    Takes over the descriptor. Raises HandoverRefused when it is not a sealed segment of
-    `num_bytes`, SegmentUnavailable when there is no room to map it."""
+    Takes over the descriptor. With `reserved` False (as the segment was made) pages come when they
+    are first read, so that a sparse table stays sparse. Raises HandoverRefused when it is not a
+    sealed segment of `num_bytes`, SegmentUnavailable when there is no room to map it."""
 
-    def __init__(self, descriptor: int, num_bytes: int, *, writable: bool = False) -> None:
+    def __init__(
+        self, descriptor: int, num_bytes: int, *, writable: bool = False, reserved: bool = True
+    ) -> None:
         try:
             _check_handover(descriptor, num_bytes)
             # The map keeps its own duplicate of the descriptor.
-            mapped = _map(descriptor, num_bytes, name="handed over", writable=writable, cold=False)
+            mapped = _map(
+                descriptor, num_bytes, name="handed over", writable=writable, cold=not reserved
+            )
         finally:
             os.close(descriptor)
         self.num_bytes = num_bytes

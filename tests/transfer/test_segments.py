@@ -52,6 +52,20 @@ def test_writable_mapping_writes_into_the_segment(segment: Segment) -> None:
     assert segment.buffer[7] == 42
 
 
+def test_a_sparse_segment_stays_sparse_when_it_is_mapped() -> None:
+    segment = Segment(64 << 20, name="sparse", reserved=False)
+    segment.buffer[5] = 1
+
+    def taken_bytes() -> int:
+        return os.fstat(segment.descriptor).st_blocks * 512
+
+    before = taken_bytes()
+    mapping = Mapping(os.dup(segment.readable_descriptor), segment.num_bytes, reserved=False)
+    assert mapping.buffer[5] == 1
+    assert taken_bytes() == before < 4 << 20
+    segment.close()
+
+
 def test_read_only_descriptor_cannot_be_mapped_writable(segment: Segment) -> None:
     with pytest.raises(PermissionError):
         Mapping(os.dup(segment.readable_descriptor), segment.num_bytes, writable=True)

@@ -194,7 +194,7 @@ class Attachments:
 def _map_slot_table(connection: Connection) -> Mapping:
     welcome = connection.welcome
     descriptor = connection.reader.take_descriptor()
-    mapping = Mapping(descriptor, welcome.slot_table_bytes)
+    mapping = Mapping(descriptor, welcome.slot_table_bytes, reserved=False)
     if welcome.boot_id != boot_id() or welcome.layout_version != LAYOUT_VERSION:
         raise StoreUnavailable(
             f"the store offers memory of boot {welcome.boot_id}, layout {welcome.layout_version}; "
