@@ -24,7 +24,7 @@ class _Item:
 
 
 class Outbox:
-    """Queue of buffers to send. The caller bounds it by looking at `num_bytes`."""
+    """Queue of buffers to send. The caller bounds it by looking at `num_bytes` and `num_items`."""
 
     def __init__(self) -> None:
         self._items: deque[_Item] = deque()
@@ -32,6 +32,10 @@ class Outbox:
 
     def __bool__(self) -> bool:
         return bool(self._items)
+
+    @property
+    def num_items(self) -> int:
+        return len(self._items)
 
     def put(
         self,

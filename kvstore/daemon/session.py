@@ -4,9 +4,9 @@
       └──Hello refused: Failure is sent, then──► CLOSING ──sent──► CLOSED
 
 Bounds: a turn takes TURN_SECONDS of the loop before others get theirs (turns.py); a client that
-does not read its replies is not read from beyond OUTPUT_HIGH bytes; what is received and not yet
-used is at most one frame head (and before the greeting GREETING_BODY_BYTES); waits are counted.
-Whatever the connection held ends with it.
+does not read its replies is not read from beyond OUTPUT_HIGH bytes or MAX_REPLY_ITEMS; what is
+received and not yet used is at most one frame head (and before the greeting GREETING_BODY_BYTES);
+waits are counted. Whatever the connection held ends with it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.001
 OUTPUT_HIGH = 4 << 20
+MAX_REPLY_ITEMS = 16384
+LEAST_PROGRESS_BYTES = 64 << 10
+"""What has to move within the stall limit while a frame or a reply is under way."""
 MAX_WAITS = 4096
 GREETING_BODY_BYTES = 4096
 
@@ -76,6 +79,7 @@ class Session:
         self._closing: CloseReason | None = None  # close with this reason once the output is sent
         self._closed = False
         self._progress = self._opened = time.monotonic()
+        self._moved_bytes = 0  # since then
 
     def start(self) -> None:
         if self._visitor.nonce is not None:
@@ -87,12 +91,24 @@ class Session:
         return self._peer is not None
 
     def stalled_since(self) -> float | None:
-        """When a connection that has bytes under way last moved any; None while it is just idle.
-        One that never said Hello counts from its opening."""
+        """When a connection that has bytes under way last got on; None while it is just idle. One
+        that never said Hello counts from its opening."""
         if self._peer is None:
             return self._opened
-        under_way = self._incoming is not None or self._output or len(self._input)
-        return self._progress if under_way else None
+        return self._progress if self._is_under_way() else None
+
+    def _is_under_way(self) -> bool:
+        return self._incoming is not None or bool(self._output) or len(self._input) > 0
+
+    def _moved(self, num_bytes: int) -> None:
+        """A trickle is no progress: it would hold a reservation for ever."""
+        self._moved_bytes += num_bytes
+        if self._moved_bytes >= LEAST_PROGRESS_BYTES:
+            self._got_on()
+
+    def _got_on(self) -> None:
+        self._progress = time.monotonic()
+        self._moved_bytes = 0
 
     def close(self, reason: CloseReason) -> None:
         if self._closed:
@@ -161,7 +177,12 @@ class Session:
             self._send_turn()
 
     def _may_read(self) -> bool:
-        return not self._closed and self._closing is None and self._output.num_bytes < OUTPUT_HIGH
+        return (
+            not self._closed
+            and self._closing is None
+            and self._output.num_bytes < OUTPUT_HIGH
+            and self._output.num_items < MAX_REPLY_ITEMS
+        )
 
     def _continue_soon(self) -> None:
         """Another turn after everyone else's: the socket does not report bytes already taken."""
@@ -202,7 +223,10 @@ class Session:
         if not received:
             self.close("closed")
             return False
-        self._progress = time.monotonic()
+        if self._is_under_way():
+            self._moved(received)
+        else:
+            self._got_on()
         if sink:
             sink.filled(received)
         else:
@@ -222,6 +246,7 @@ class Session:
     # -- requests ---------------------------------------------------------------------
 
     def _serve(self, header: wire.FrameHeader, message: wire.Request) -> None:
+        self._got_on()
         self._counters.requests[type(message).__name__] += 1
         if self._peer is None:
             self._greet(header.request_id, message)
@@ -294,6 +319,8 @@ class Session:
     # -- output -----------------------------------------------------------------------
 
     def _reply(self, request_id: int, reply: wire.Reply) -> None:
+        if not self._is_under_way():
+            self._got_on()
         self._output.put(wire.encode_frame(reply, request_id))
         if not self._flush_due:
             self._flush_due = True
@@ -318,8 +345,7 @@ class Session:
         end = time.monotonic() + TURN_SECONDS
         try:
             while self._output and time.monotonic() < end:
-                self._output.send(self._sock)
-                self._progress = time.monotonic()
+                self._moved(self._output.send(self._sock))
         except BlockingIOError:
             pass
         if self._output:

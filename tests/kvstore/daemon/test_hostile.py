@@ -182,6 +182,20 @@ def test_a_client_that_stops_mid_put_is_dropped_and_its_space_returns(
     assert stats["closed"]["stalled"] == stalled + 1
 
 
+def test_a_client_that_trickles_its_payload_is_dropped(daemon: StoreProcess, admin: Admin) -> None:
+    """A byte now and then is no progress: it would hold its reservation for ever."""
+    with local_client(daemon.socket) as client:
+        frame = wire.encode_frame(put_message([("a", bytes(1 << 20))]), 1, 1 << 20)
+        client.socket.sendall(frame)
+        deadline = time.monotonic() + 10
+        with contextlib.suppress(ConnectionError):
+            while True:
+                client.socket.sendall(b"x")
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+    admin.check_at_rest()
+
+
 def test_a_client_that_reads_nothing_is_not_read_from_and_then_dropped(
     daemon: StoreProcess, admin: Admin
 ) -> None:
