@@ -22,10 +22,13 @@ from ..slots import LAYOUT_VERSION
 from ..store import OwnerId, Store
 from ..types import Instance
 from .answers import Outgoing
+from .budget import Budget
 from .clients import ClientRegistry, Connection
 from .peer import Peer
 
 NONCE_BYTES = 32
+MAX_COPIED_BYTES = 256 << 20
+"""Copies of extents on their way to all clients: those that do not read may not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Gate:
         self._shared_memory = shared_memory
         self._inline_bytes = inline_bytes
         self._stats = stats
+        self._copies = Budget(MAX_COPIED_BYTES)
         self._last_owner = 0
         self.clients = ClientRegistry(
             loop, limit=max_clients, holds_grants=store.holds_grants, on_exit=store.client_exited
@@ -75,7 +79,9 @@ class Gate:
         self._store.connect(owner, client)
         if hello.quiesced:
             self._store.client_quiesced(client)
-        peer = Peer(self._store, owner, client, shared_memory, self._stats, time.monotonic)
+        peer = Peer(
+            self._store, owner, client, shared_memory, self._stats, time.monotonic, self._copies
+        )
         return peer, self._welcome(version, shared_memory)
 
     def leave(self, peer: Peer) -> None:

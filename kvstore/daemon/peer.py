@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..store import OwnerId, Store
 from ..types import Instance
+from .budget import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,4 @@ class Peer:
     shared_memory: bool
     stats: Callable[[], bytes]  # JSON body of GET /v1/stats
     clock: Callable[[], float]  # monotonic seconds
+    copies: Budget  # copied out of the pool and not yet sent, of all connections

@@ -171,24 +171,34 @@ def read(peer: Peer, message: wire.Read) -> Outgoing:
     """Copies the extents out: what was pinned for this reader may end while they are sent."""
     checks.reservations(message.slots, message.generations)
     checks.same_length(slots=message.slots, extents=message.extents)
-    sizes, checksums, num_bytes = [], [], 0
-    values: list[memoryview] = []
-    for slot, generation, index in zip(
-        message.slots, message.generations, message.extents, strict=True
-    ):
-        extent = _complete_extent(peer, slot, generation, index)
-        sizes.append(extent.length if extent else -1)
-        checksums.append(extent.checksum if extent else 0)
-        if extent is None:
-            continue
-        num_bytes += extent.length
-        if num_bytes > MAX_READ_BYTES and values:
-            raise InvalidRequest(
-                f"the extents have more than {MAX_READ_BYTES} bytes: read fewer at once"
-            )
-        entry = peer.store.buffer(slot, generation)
-        values.append(memoryview(bytes(entry[extent.offset : extent.offset + extent.length])))
-    return Outgoing(wire.GetReply(sizes, checksums), tuple(values))
+    extents = [
+        _complete_extent(peer, slot, generation, index)
+        for slot, generation, index in zip(
+            message.slots, message.generations, message.extents, strict=True
+        )
+    ]
+    complete = [extent.length for extent in extents if extent]
+    num_bytes = sum(complete)
+    if num_bytes > MAX_READ_BYTES and len(complete) > 1:
+        raise InvalidRequest(
+            f"the extents have more than {MAX_READ_BYTES} bytes: read fewer at once"
+        )
+    peer.copies.take(num_bytes)
+    values = [
+        memoryview(bytes(peer.store.buffer(slot, generation)[extent.offset :][: extent.length]))
+        for slot, generation, extent in zip(
+            message.slots, message.generations, extents, strict=True
+        )
+        if extent
+    ]
+    return Outgoing(
+        wire.GetReply(
+            [extent.length if extent else -1 for extent in extents],
+            [extent.checksum if extent else 0 for extent in extents],
+        ),
+        tuple(values),
+        release=partial(peer.copies.give_back, num_bytes),
+    )
 
 
 def _complete_extent(peer: Peer, slot: int, generation: int, index: int) -> Extent | None:
