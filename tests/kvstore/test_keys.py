@@ -40,6 +40,7 @@ def test_r03_a_partial_block_is_never_a_full_one() -> None:
         tokens = [*range(length), *[999] * 4]
         keys = block_keys(NAMESPACE, tokens)
         shared = min(length // 4, 3)
+        assert len(block_keys(NAMESPACE, list(range(length)))) == length // 4
         assert keys[:shared] == full[:shared]
         assert not set(keys[shared:]) & set(full)
 

@@ -161,6 +161,8 @@ def test_r07_a_reader_gets_a_layer_only_once_it_is_complete(
         for layer in (1, 2, 3):
             if layer == 2:
                 assert first_two_read.wait(SECONDS)
+                thread.join(0.2)  # it asks for layer 2 and gets nothing
+                assert thread.is_alive()
                 assert len(read_at) == 2
             stored_at.append(time.monotonic())
             writer.layer(layer, content[layer])

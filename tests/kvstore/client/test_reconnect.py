@@ -22,6 +22,7 @@ from moontide.kvstore import (
     StoreUnavailable,
     connect,
 )
+from moontide.kvstore.client.connections import attachment
 
 from ...store_process import StartStore
 from .helpers import (
@@ -282,3 +283,34 @@ def test_a_child_left_behind_does_not_keep_the_connection(store_daemon: StartSto
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         watcher.close()
+
+
+def test_r24_memory_of_another_boot_is_not_used(
+    store_daemon: StartStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that hands memory over must be on this kernel's boot, whatever its address says."""
+    daemon = store_daemon()
+    monkeypatch.setattr(attachment, "boot_id", lambda: "another-boot")
+    with pytest.raises(StoreUnavailable, match="this client is on boot another-boot"):
+        connect(address(daemon), timeout_s=LIMIT_SECONDS)
+
+
+def test_r24_a_client_reads_only_from_its_own_daemon(store_daemon: StartStore) -> None:
+    """Two daemons on one address and under one node name: the same key, the same place in the pool,
+    other bytes."""
+    first, second = store_daemon(), store_daemon()
+    values = {first.instance: os.urandom(1 << 20), second.instance: os.urandom(1 << 20)}
+    for transport in ("unix", "tcp"):
+        with client_of(first, transport) as one, client_of(second, transport) as two:
+            for client in (one, two):
+                instance = client.stats()["instance"]
+                client.put("key", values[instance], if_exists="replace")
+                assert client.get("key") == values[instance]
+            assert one.stats()["instance"] != two.stats()["instance"]
+            assert one.get("key") == values[first.instance]
+            assert two.get("key") == values[second.instance]
+            view = one.view("key")
+            assert view is not None
+            with view:
+                two.clear()
+                assert view.data == values[first.instance]
