@@ -12,6 +12,10 @@ words 5–7 reserved
 
   FREE ──reserve──► RESERVED ──commit──► COMMITTED ──drop──► FREE (generation + 1)
                         └──abort──► QUARANTINED ──writer surely stopped──► FREE (generation + 1)
+
+COMMITTED says that the bytes are intact, not that a key still leads to them: a removed or replaced
+entry that someone has pinned stays COMMITTED until the last unpin. What a key leads to is the
+catalog's to say, so readers look it up each time and keep no locations beyond their ticket.
 """
 
 from __future__ import annotations

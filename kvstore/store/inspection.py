@@ -12,12 +12,13 @@ from ..keys import BLOCK_KEY_BYTES, EntryId
 from ..slots import HEAD, LENGTH, WORDS, SlotState
 from ..types import Tier
 from .catalog import STRINGS, block_key_of, is_block, shard_of
-from .entries import TICKS_PER_SECOND, Entries
+from .entries import TICKS_PER_SECOND, DropReason, Entries
 from .namespaces import Namespaces
 from .slot_table import NO_SLOT
 from .types import EntryInfo, EntryPage, Evicted, EvictScope, Explanation
 
 MAX_PAGE_ENTRIES = 1000
+EVICTED_AT_ONCE = 4096
 MAX_SCANNED_SLOTS = 100_000
 """Slots one page looks at: a rare match costs more pages, not a long stall."""
 _BLOCK_ID_BYTES = 1 + BLOCK_KEY_BYTES
@@ -28,6 +29,34 @@ def key_text(entry: bytes) -> str:
     return (
         f"kv:{block_key_of(entry).hex()}" if is_block(entry) else f"s:{quote_from_bytes(entry[1:])}"
     )
+
+
+class Eviction:
+    """What an eviction `takes`. Nothing is dropped before `carry_out`."""
+
+    def __init__(self, takes: Evicted, entries: Entries, slots: list[int]) -> None:
+        words = entries.catalog.words
+        self.takes = takes
+        self._entries = entries
+        self._chosen = [(slot, words[slot * WORDS + HEAD] >> 32) for slot in slots]
+
+    def carry_out(self) -> Iterator[int]:
+        """Drops them in parts of a few milliseconds, between which others may act: yields how many
+        went. What was pinned or dropped meanwhile stays as it is."""
+        for start in range(0, len(self._chosen), EVICTED_AT_ONCE):
+            part = self._chosen[start : start + EVICTED_AT_ONCE]
+            slots = [slot for slot, generation in part if self._may_go(slot, generation)]
+            self._entries.drop(slots, DropReason.EVICTED)
+            self._entries.counters.evictions += len(slots)
+            yield len(slots)
+
+    def _may_go(self, slot: int, generation: int) -> bool:
+        catalog = self._entries.catalog
+        return (
+            catalog.find(slot, generation) is SlotState.COMMITTED
+            and not catalog.pins[slot]
+            and catalog.committed.get(catalog.keys[slot]) == slot
+        )
 
 
 class Inspection:
@@ -68,7 +97,11 @@ class Inspection:
             return Explanation(text, "dropped", reason.value)
         return Explanation(text, "unknown", "never stored here, or dropped long ago")
 
-    def choose(self, scope: EvictScope, now: float) -> list[int]:
+    def plan_eviction(self, scope: EvictScope, now: float) -> Eviction:
+        chosen = self._choose(scope, now)
+        return Eviction(self._measure(chosen), self._entries, chosen)
+
+    def _choose(self, scope: EvictScope, now: float) -> list[int]:
         """Unpinned committed slots in scope, coldest first, no more than `num_bytes` needs."""
         if scope.num_bytes is not None and scope.num_bytes < 0:
             raise InvalidRequest(f"num_bytes is {scope.num_bytes}; it must be at least 0")
@@ -89,7 +122,7 @@ class Inspection:
                 missing -= self._entries.occupied(slot)
         return chosen
 
-    def measure(self, slots: list[int]) -> Evicted:
+    def _measure(self, slots: list[int]) -> Evicted:
         """A block's tokens count once, however many of its shards are among them."""
         blocks = {
             block_key_of(self._catalog.keys[slot]): self._catalog.namespaces[slot]

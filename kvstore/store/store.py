@@ -24,7 +24,7 @@ from .entries import DropReason, Entries
 from .event_log import EventLog, Holding
 from .eviction import SlruPolicy
 from .hbm import HbmDirectory
-from .inspection import Inspection
+from .inspection import Eviction, Inspection
 from .namespaces import Namespaces
 from .owners import Owner, Owners
 from .pins import Pins
@@ -37,7 +37,6 @@ from .types import (
     AuditReport,
     BlocksFound,
     EntryPage,
-    Evicted,
     EvictScope,
     Explanation,
     ExtentCallback,
@@ -387,14 +386,10 @@ class Store:
         give_memory_back(self._entries)
         return removed
 
-    def evict(self, scope: EvictScope, now: float, dry_run: bool) -> Evicted:
+    def evict(self, scope: EvictScope, now: float) -> Eviction:
+        """What would go; it goes when the caller carries it out."""
         self.expire(now)
-        chosen = self._inspection.choose(scope, now)
-        result = self._inspection.measure(chosen)
-        if not dry_run:
-            self._entries.drop(chosen, DropReason.EVICTED)
-            self._counters.evictions += len(chosen)
-        return result
+        return self._inspection.plan_eviction(scope, now)
 
     def expire(self, now: float) -> bool:
         """Ends tickets and up to MAX_EXPIRED_AT_ONCE entries whose time has come; true when more

@@ -73,7 +73,7 @@ class Followed:
             self.store.publish_hbm(OWNER, self.namespace, stored, removed, False)
         elif action == "evict":
             prefix = keys[start][:1]
-            self.store.evict(EvictScope(key_prefix=prefix), self.now, False)
+            list(self.store.evict(EvictScope(key_prefix=prefix), self.now).carry_out())
         elif action == "clear":
             self.store.clear(self.rng.choice([None, NAMESPACE.digest]), False, self.now)
         else:

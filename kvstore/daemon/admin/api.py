@@ -245,8 +245,11 @@ class AdminApi:
             older_than_s=body.older_than_s,
             num_bytes=body.bytes,
         )
-        evicted = self._store.evict(scope, time.monotonic(), body.dry_run)
-        return EvictAnswer(body.dry_run, {Tier.DRAM.value: evicted})
+        eviction = self._store.evict(scope, time.monotonic())
+        if not body.dry_run:
+            for _ in eviction.carry_out():
+                await asyncio.sleep(0)  # let clients have a turn
+        return EvictAnswer(body.dry_run, {Tier.DRAM.value: eviction.takes})
 
     async def _clear(self, call: Call[ClearRequest, None]) -> ClearAnswer:
         namespace = parse_namespace(call.body.namespace)

@@ -54,7 +54,7 @@ def test_bulk_eviction_of_blocks_leaves_chains_whole(make_node: MakeNode, chain:
         node.put_blocks(owner, namespace, part, LAYOUT.whole(), parent=previous)
         previous, keys = part[-1], [*keys, *part]
     node.check()
-    assert node.store.evict(EvictScope(), node.now, dry_run=False).entries > 0
+    assert sum(node.store.evict(EvictScope(), node.now).carry_out()) > 0
     node.check_idle(entries=0)
     node.put_blocks(owner, namespace, keys[:20], LAYOUT.whole())
     assert node.prefix(owner, namespace, keys) == 20

@@ -9,7 +9,7 @@ import pytest
 
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
-from moontide.kvstore.store import Evicted, EvictScope
+from moontide.kvstore.store import Evicted, EvictScope, inspection
 
 from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
 
@@ -111,17 +111,19 @@ def test_dry_run_tells_what_an_eviction_takes(filled: Node, chain: Chain) -> Non
         (EvictScope(older_than_s=10), Evicted(0, 0, 0)),
     ]
     for scope, expected in scopes:
-        assert filled.store.evict(scope, filled.now, True) == expected
+        assert filled.store.evict(scope, filled.now).takes == expected
     filled.now += 11
-    assert filled.store.evict(EvictScope(older_than_s=10), filled.now, True) == everything
-    assert filled.store.evict(EvictScope(), filled.now, False) == everything
+    assert filled.store.evict(EvictScope(older_than_s=10), filled.now).takes == everything
+    eviction = filled.store.evict(EvictScope(), filled.now)
+    assert eviction.takes == everything
+    assert sum(eviction.carry_out()) == everything.entries
     filled.check_idle(entries=0)
 
 
 def test_eviction_leaves_pinned_entries(filled: Node) -> None:
     owner = filled.connect()
     ticket = filled.pin(owner, "k/2")
-    assert filled.store.evict(EvictScope(strings_only=True), filled.now, False).entries == 4
+    assert sum(filled.store.evict(EvictScope(strings_only=True), filled.now).carry_out()) == 4
     assert filled.has("k/2") == [True]
     filled.store.unpin(owner, ticket)
 
@@ -167,3 +169,28 @@ def test_bytes_out_of_blocks_are_what_readers_say_they_read(filled: Node) -> Non
     filled.store.unpin(owner, ticket, 768)
     assert filled.store.stats(filled.now).tiers["dram"].bytes_out == pinned + 768
     assert pinned >= before
+
+
+def test_what_is_pinned_or_replaced_while_an_eviction_runs_stays(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "EVICTED_AT_ONCE", 2)
+    owner = node.connect()
+    for index in range(6):
+        node.put(owner, f"k{index}", b"old")
+    parts = node.store.evict(EvictScope(), node.now).carry_out()
+    assert next(parts) == 2
+    node.pin(owner, "k2")
+    node.put(owner, "k3", b"new", if_exists="replace")
+    node.store.remove([string_entry_id("k4")], node.now)
+    assert list(parts) == [0, 1]
+    assert node.has(*(f"k{index}" for index in range(6))) == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert node.get(owner, "k3") == b"new"
+    node.check()

@@ -417,7 +417,10 @@ class StoreMachine(RuleBasedStateMachine):
     def evict(self, num_bytes: int | None, dry_run: bool) -> None:
         before = self.committed()
         scope = EvictScope(num_bytes=num_bytes, strings_only=True)
-        evicted = self.store.evict(scope, self.now, dry_run)
+        eviction = self.store.evict(scope, self.now)
+        evicted = eviction.takes
+        if not dry_run:
+            assert sum(eviction.carry_out()) == evicted.entries
         after = self.committed()
         assert len(before) - len(after) == (0 if dry_run else evicted.entries)
 
