@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..slots import OFFSET, PLACE, WORDS
@@ -18,6 +20,14 @@ class Covered(NamedTuple):
     blocks: list[list[BlockEntry]]
     shards: list[bytes]
     slots: list[int]
+
+    def within(self, num_slots: int) -> Covered:
+        """The leading blocks whose entries are all among the first `num_slots`."""
+        ends = list(accumulate(map(len, self.blocks)))
+        count = bisect_right(ends, num_slots)
+        return Covered(
+            self.blocks[:count], self.shards, self.slots[: ends[count - 1] if count else 0]
+        )
 
 
 def find_prefix(

@@ -83,6 +83,19 @@ class Pins:
             self._expiry.set(ticket, now + pin_s)
         return ticket
 
+    def room(self, owner: Owner, slots: Sequence[int]) -> int:
+        """How many of these slots, from the first on, the owner's client may pin now."""
+        held, count = self._shares.held(owner.client)
+        left = self._shares.max_bytes - held
+        fresh = self._max_bytes - self._entries.counters.pinned_bytes
+        for number, slot in enumerate(slots):
+            num_bytes = self._entries.occupied(slot)
+            left -= num_bytes
+            fresh -= 0 if self._entries.catalog.pins[slot] else num_bytes
+            if left < 0 or fresh < 0 or count + number >= self._shares.max_entries:
+                return number
+        return len(slots)
+
     def take_to_send(self, owner: Owner, slots: Sequence[int]) -> bytes:
         """A view that ends once the bytes have left."""
         num_bytes = sum(map(self._entries.occupied, slots))

@@ -332,8 +332,9 @@ class Store:
         pending: bool,
         now: float,
     ) -> BlocksFound:
-        """Longest prefix of `keys` whose stored shards cover `coverage`; see `lookup` for pins.
-        `pending` also counts reservations still being written."""
+        """Longest prefix of `keys` whose stored shards cover `coverage`, no longer than what the
+        client may pin; see `lookup` for pins, of which one block must fit. `pending` also counts
+        reservations still being written."""
         check_chain(keys, coverage)
         requester = self._owners.get(owner)
         opened = self._namespaces.get(namespace)
@@ -345,6 +346,8 @@ class Store:
         )
         ticket = b""
         if pin_s is not None and found.slots:
+            room = self._pins.room(requester, found.slots)
+            found = found.within(max(room, len(found.blocks[0])))
             ticket = self._pins.take(requester, found.slots, pin_s, now)
         self._entries.touch(reversed(found.slots), now)
         self._counters.hits += len(found.slots)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from moontide.kvstore.errors import InvalidRequest, LayoutMismatch
+from moontide.kvstore.errors import InvalidRequest, LayoutMismatch, OutOfSpace
 from moontide.kvstore.keys import BlockKey, EntryId, Namespace
 from moontide.kvstore.layout import Group, KVLayout, Shard
 from moontide.kvstore.types import ReserveStatus
 from moontide.transfer import checksum
 
-from .conftest import LAYOUT, TP2, Node, entry_of, namespace_named
+from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
 
 Chain = Callable[..., list[BlockKey]]
 (WHOLE,) = LAYOUT.whole()
@@ -230,3 +230,23 @@ def test_prefix_of_an_unknown_chain_is_empty(node: Node, namespace: int, chain: 
     )
     assert found == ([], [], b"", b"")
     assert node.store.exists([EntryId(b"k"), EntryId(b"")], node.now) == [False, False]
+
+
+def test_a_prefix_is_no_longer_than_its_client_may_pin(
+    make_node: Callable[..., Node], chain: Chain
+) -> None:
+    """A long prompt in a small pool hits with what fits, instead of missing for ever."""
+    node, keys = make_node(max_pin_ratio=0.05), chain(40)
+    namespace = node.store.open_namespace(namespace_named("w"))
+    writer, reader = node.connect(), node.connect()
+    node.put_blocks(writer, namespace, keys, TP2)
+    block_bytes = node.store.stats(node.now).tiers["dram"].used_bytes // len(keys)
+    fitting = int(0.05 * 8 * SEGMENT_BYTES) // block_bytes
+    assert 1 < fitting < len(keys)
+    found = node.store.lookup_blocks(reader, namespace, keys, TP2, 10.0, False, node.now)
+    assert [len(block) for block in found.blocks] == [2] * fitting
+    assert len(found.checksums) == 2 * fitting * 3 * 8  # shards, blocks, layers, bytes
+    with pytest.raises(OutOfSpace, match="may hold"):  # not even one block more
+        node.store.lookup_blocks(reader, namespace, keys, TP2, 10.0, False, node.now)
+    node.store.unpin(reader, found.ticket)
+    node.check_idle()
