@@ -332,7 +332,14 @@ def aborts_in_every_state(
             request.result()
             bench.settle()
             bench.clear()
+            bench.wait(lambda: holds_nothing(client), 5.0)
     bench.wait(lambda: bench.engine.stats.pages_idle == 0)
+
+
+def holds_nothing(client: StoreClient) -> bool:
+    """Nobody holds anything in the store."""
+    stats = client.stats()
+    return not any(stats[name] for name in ("pins", "tickets", "in_flight", "quarantined"))
 
 
 def test_the_store_hears_what_the_device_gained_and_lost(
