@@ -314,7 +314,10 @@ def aborts_in_every_state(
     make_bench: MakeBench, new_kv: NewKv, client: StoreClient, rounds: int
 ) -> None:
     rng = random.Random(17)
-    make_bench(new_kv()).stored(prompt(400), 1)
+    stored = make_bench(new_kv())
+    stored.stored(prompt(400), 1)
+    # Tickets whose lookups other tests lost on purpose end with their TTL.
+    stored.wait(lambda: holds_nothing(client), 15.0)
     slow = Delaying(new_kv(), "none", None, 0.02)
     bench = make_bench(slow, max_running=2, load_timeout_s=1.0)
     for _ in range(rounds):
