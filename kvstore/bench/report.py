@@ -70,7 +70,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """Prints the table."""
         table = Table(title=f"{self.machine}, commit {self.commit[:12] or 'unknown'}")
         for title in ("case", "ours", "limit", "ratio", "note"):
-            table.add_column(title)
+            table.add_column(title, overflow="fold")
         for row in self.rows:
             table.add_row(
                 row.case,
