@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import Busy
@@ -42,6 +43,7 @@ class AsyncClient:
         self._client = client
         self._timeout_s = check_timeout(timeout_s)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="moontide-async")
+        self._lock = threading.Lock()  # guards the next
         self._num_calls = 0
 
     async def put(
@@ -157,20 +159,20 @@ class AsyncClient:
         self, timeout_s: float | None, call: Callable[..., T], *args: Any, **options: Any
     ) -> T:
         """The time spent waiting for a thread counts."""
-        if self._num_calls >= MAX_CALLS:
-            raise Busy(f"{self._num_calls} calls wait, the limit; await some before making more")
         deadline = Deadline(self._timeout_s if timeout_s is None else timeout_s)
         name = getattr(call, "__name__", "the call")
-        loop = asyncio.get_running_loop()
-        self._num_calls += 1
+        with self._lock:
+            if self._num_calls >= MAX_CALLS:
+                raise Busy(
+                    f"{self._num_calls} calls wait, the limit; await some before making more"
+                )
+            self._num_calls += 1
+        running = self._threads.submit(
+            lambda: call(*args, **options, timeout_s=deadline.check(name))
+        )
+        running.add_done_callback(self._ended)  # also of one cancelled before it began
+        return await asyncio.wrap_future(running)
 
-        def run() -> T:
-            try:
-                return call(*args, **options, timeout_s=deadline.check(name))
-            finally:
-                loop.call_soon_threadsafe(self._ended)
-
-        return await loop.run_in_executor(self._threads, run)
-
-    def _ended(self) -> None:
-        self._num_calls -= 1
+    def _ended(self, call: Future[Any]) -> None:
+        with self._lock:
+            self._num_calls -= 1

@@ -126,16 +126,51 @@ def test_r21_waiting_for_a_thread_counts(store_daemon: StartStore) -> None:
 
 
 def test_too_many_waiting_calls_are_refused(
-    daemon: StoreProcess, monkeypatch: pytest.MonkeyPatch
+    store_daemon: StartStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_client, "MAX_CALLS", 8)
+    daemon = store_daemon()
 
     async def work(client: AsyncClient) -> None:
-        outcomes = await asyncio.gather(
-            *(client.get("key") for _ in range(20)), return_exceptions=True
-        )
+        daemon.signal(signal.SIGSTOP)  # none of them ends meanwhile
+        try:
+            outcomes = await asyncio.gather(
+                *(client.get("key", timeout_s=0.3) for _ in range(20)), return_exceptions=True
+            )
+        finally:
+            daemon.signal(signal.SIGCONT)
         refused = [outcome for outcome in outcomes if isinstance(outcome, Busy)]
         assert len(refused) == 12
         assert await client.get("key") is None
+
+    run(daemon, work)
+
+
+def test_r17_cancelled_calls_do_not_count_against_the_limit(
+    store_daemon: StartStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that run end by themselves; those that waited for a thread never run."""
+    monkeypatch.setattr(async_client, "MAX_CALLS", 8)
+    daemon = store_daemon()
+
+    async def work(client: AsyncClient) -> None:
+        for _ in range(3):
+            daemon.signal(signal.SIGSTOP)
+            try:
+                calls = [asyncio.ensure_future(client.get("key", timeout_s=0.2)) for _ in range(8)]
+                await asyncio.sleep(0)  # let them begin
+                for call in calls:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+            finally:
+                daemon.signal(signal.SIGCONT)
+            deadline = time.monotonic() + SECONDS
+            while True:
+                try:
+                    assert await client.get("key") is None
+                    break
+                except (Busy, StoreTimeout, StoreUnavailable):
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.01)
 
     run(daemon, work)
