@@ -185,7 +185,7 @@ async def _leave(keeper: Keeper) -> None:
 def _pool_settings(settings: StoreSettings) -> PoolSettings:
     return PoolSettings(
         dram_bytes=int(settings.dram),
-        segment_bytes=int(settings.segment),
-        max_entries=settings.max_entries,
+        segment_bytes=settings.segment_bytes,
+        max_entries=settings.pool_entries,
         eviction=settings.eviction,
     )

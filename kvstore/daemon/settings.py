@@ -7,10 +7,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
+
 from ..errors import InvalidRequest
 from ..service import HostPort, Size
 
 Transport = Literal["shm", "tcp", "rdma"]
+DEFAULT_SEGMENT_BYTES = 64 << 20
+DEFAULT_ENTRIES = 1 << 21
 DEFAULT_LISTEN = HostPort("127.0.0.1", 7420)
 DEFAULT_ADMIN = HostPort("127.0.0.1", 7421)
 
@@ -34,11 +38,19 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     dram: Annotated[Size, Meta(description="Size of the DRAM tier, taken at start")] = Size(1 << 30)
     nvme: Annotated[Size, Meta(description="Size of the NVMe tier; only 0 so far")] = Size(0)
     segment: Annotated[
-        Size, Meta(description="Size of one segment, the largest entry there can be")
-    ] = Size(64 << 20)
+        Size | None,
+        Meta(
+            description="Least size of a segment, and so the largest entry there can be; none: "
+            "64MiB, or all of a smaller DRAM tier"
+        ),
+    ] = None
     max_entries: Annotated[
-        int, Meta(ge=1, le=1 << 28, description="Entries the pool can hold, 64 bytes of table each")
-    ] = 1 << 18
+        Annotated[int, Meta(ge=1, le=1 << 28)] | None,
+        Meta(
+            description="Entries the pool can hold, 300 bytes of memory each; none: one for each "
+            "64 bytes of the DRAM tier, at most 2097152"
+        ),
+    ] = None
     eviction: Annotated[
         Literal["slru", "lru"], Meta(description="Which entries go first when room is needed")
     ] = "slru"
@@ -77,10 +89,29 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 f"listen is {self.listen}, without effect as transports is "
                 f"{','.join(self.transports)}: add tcp to --transports or drop --listen"
             )
-        if self.inline > self.segment:
+        if self.inline > self.segment_bytes:
             raise InvalidRequest(
-                f"inline is {self.inline}, more than a segment ({self.segment}): lower --inline"
+                f"inline is {self.inline}, more than a segment ({Size(self.segment_bytes)}): "
+                "lower --inline"
             )
+
+    @property
+    def segment_bytes(self) -> int:
+        """At least what was asked for, chosen so that segments take all of the tier. What cannot be
+        is passed on for the pool to refuse."""
+        dram_bytes = int(self.dram)
+        asked = self.segment
+        least = min(DEFAULT_SEGMENT_BYTES, dram_bytes) if asked is None else int(asked)
+        count = dram_bytes // max(least, 1)
+        if count == 0 or (least % PAGE_BYTES and least < dram_bytes):
+            return least
+        return dram_bytes // count // PAGE_BYTES * PAGE_BYTES
+
+    @property
+    def pool_entries(self) -> int:
+        if self.max_entries is not None:
+            return self.max_entries
+        return min(DEFAULT_ENTRIES, max(1, int(self.dram) // CACHE_LINE_BYTES))
 
     @property
     def socket_path(self) -> Path:
