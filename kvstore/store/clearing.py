@@ -59,6 +59,10 @@ def drop_all(entries: Entries) -> None:
             pool.keep_only(segment.index, live.get(segment.index, []))
 
 
+WORTH_GIVING_BACK = 4096
+"""Entries whose memory (about 1 MiB) is worth a pass over the heap, which takes milliseconds."""
+
+
 def give_memory_back(entries: Entries) -> None:
     """Shrinks the catalog to what it holds and returns free heap pages to the machine."""
     entries.catalog.trim()

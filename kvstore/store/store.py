@@ -16,7 +16,7 @@ from ..types import Extent, IfExists, Located, PutResult
 from .audit import audit
 from .catalog import Catalog
 from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
-from .clearing import clear, give_memory_back
+from .clearing import WORTH_GIVING_BACK, clear, give_memory_back
 from .contents import Contents
 from .counters import Counters
 from .coverage import find_prefix
@@ -386,7 +386,8 @@ class Store:
         memory back."""
         removed = clear(self._entries, self._namespaces, namespace, strings_only)
         self._counters.removals += removed
-        give_memory_back(self._entries)
+        if removed >= WORTH_GIVING_BACK:
+            give_memory_back(self._entries)
         return removed
 
     def evict(self, scope: EvictScope, now: float) -> Eviction:
