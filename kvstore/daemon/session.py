@@ -155,7 +155,7 @@ class Session:
             self.close("malformed")
         except OSError:
             self.close("closed")
-        except Exception:
+        except Exception:  # the boundary of one connection
             logger.exception("request failed peer=%s", self)
             self._counters.internal_errors += 1
             self.close("error")

@@ -109,7 +109,7 @@ class JobDesk:
         self._jobs[job.id] = job
         try:
             job.begin()
-        except Exception as error:
+        except Exception as error:  # the boundary of one job
             logger.exception("job failed to start")
             job.fail(StoreError(f"{type(error).__name__}: {error}"))
 

@@ -225,7 +225,7 @@ class Channel:
                 return
             try:
                 act()
-            except Exception:
+            except Exception:  # the boundary of one posted act
                 logger.exception("client action failed")
 
     def _on_socket(self, mask: int) -> None:
@@ -244,7 +244,7 @@ class Channel:
             return
         except ConnectionLost as lost:
             self._lose(str(lost))
-        except Exception:
+        except Exception:  # the boundary of one received batch
             logger.exception("reply not understood")
             self._lose("a reply could not be used")
 
