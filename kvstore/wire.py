@@ -73,12 +73,16 @@ class Reserve(_Message, frozen=True, tag=3):
 
 
 class ReserveBlocks(_Message, frozen=True, tag=4):
-    """Space for every (block, shard), in block-major order. Answer: Reserved."""
+    """Space for every (block, shard), in block-major order. With `request_scoped` the keys are
+    random, no hashes of content: such blocks are found by their key only, are told to nobody, stay
+    in DRAM, and end after `ttl_s`. Answer: Reserved."""
 
     namespace: int
     keys: bytes  # 16 bytes a block
     parent: bytes  # key of the block before the first, or empty
     shards: list[bytes]  # packed
+    ttl_s: float | None = None  # from their commit; needed with request_scoped
+    request_scoped: bool = False
 
 
 class Write(_Message, frozen=True, tag=5):
@@ -124,14 +128,19 @@ class Lookup(_Message, frozen=True, tag=9):
 
 
 class LookupBlocks(_Message, frozen=True, tag=10):
-    """Longest prefix of `keys` whose blocks cover `coverage`. `pending` also counts reservations
-    still being written (for layer streams). Answer: BlocksReply."""
+    """Longest prefix of `keys` whose blocks cover `coverage`, in this node's tiers and, unless
+    `local_only`, in other nodes' too: what does not lie in DRAM is brought there, and counts as
+    soon as its place is reserved. `pending` also counts reservations that a client still writes
+    (for layer streams). `wait_s`: how long the answer may wait for the first key to appear.
+    Answer: BlocksReply."""
 
     namespace: int
     keys: bytes
     coverage: list[bytes]  # packed shards
     pin_s: float | None = None
     pending: bool = False
+    local_only: bool = False  # as peers ask each other
+    wait_s: float = 0.0
 
 
 class Get(_Message, frozen=True, tag=11):
@@ -241,6 +250,32 @@ class GetStats(_Message, frozen=True, tag=24):
     """Answer: StatsReply."""
 
 
+class AwaitExtents(_Message, frozen=True, tag=25):
+    """As AwaitExtent, for one extent of many entries at once: answered (ExtentsReply) when each
+    has passed it or has ended; with Failure after `timeout_s`."""
+
+    slots: list[int]
+    generations: list[int]
+    extent: int
+    timeout_s: float
+
+
+class FetchBlocks(_Message, frozen=True, tag=26):
+    """For a hand-off: every block of `keys`, at once. Those that are here count as they are; all
+    others are reserved here and filled layer by layer from store `source` (an instance), where
+    they may still have to be written. The last `num_request_scoped` keys are request-scoped.
+    What has not come within `timeout_s` ends; who waits for its extents hears of it. Answer:
+    BlocksReply, shorter than `keys` when the pool has no room for all."""
+
+    namespace: int
+    keys: bytes
+    coverage: list[bytes]
+    source: str
+    pin_s: float
+    timeout_s: float
+    num_request_scoped: int = 0
+
+
 # -- replies ----------------------------------------------------------------------
 
 
@@ -294,19 +329,22 @@ class BlockEntry(NamedTuple):
     segment: int
     offset: int
     shard: int  # index into BlocksReply.shards
-    extents: int  # complete layer extents: all of them unless pending
-    tier: str
+    extents: int  # complete layer extents: all of them unless it is still being written or filled
+    tier: str  # where its bytes come from
 
 
 class BlocksReply(_Message, frozen=True, tag=71):
     """Leading blocks that hit: for each, the entries that together cover what was asked (see
     layout.reshard). `checksums` holds, entry after entry, one u64 LE for each layer extent of the
-    shard (0 beyond the watermark)."""
+    shard (0 where it is not known yet: AwaitExtents tells it then)."""
 
     blocks: list[list[BlockEntry]]
     shards: list[bytes]
     checksums: bytes
     ticket: bytes = b""
+    transports: list[
+        str
+    ] = []  # one a block: how it comes to this node's DRAM; empty: all lay there
 
 
 class GetReply(_Message, frozen=True, tag=72):
@@ -334,6 +372,14 @@ class NamespaceReply(_Message, frozen=True, tag=76):
 
 class StatsReply(_Message, frozen=True, tag=77):
     stats: bytes  # JSON, the body of GET /v1/stats
+
+
+class ExtentsReply(_Message, frozen=True, tag=79):
+    """One 0/1 byte an entry: the extent is complete, or the entry ended before it was. `checksums`:
+    one u64 LE an entry, the extent's xxh3-64 (0 where it is not complete)."""
+
+    complete: bytes
+    checksums: bytes
 
 
 class RevokeSegment(_Message, frozen=True, tag=78):
@@ -368,6 +414,8 @@ Request = (
     | ReportCorrupt
     | ReleaseSegment
     | GetStats
+    | AwaitExtents
+    | FetchBlocks
 )
 Reply = (
     Challenge
@@ -385,6 +433,7 @@ Reply = (
     | NamespaceReply
     | StatsReply
     | RevokeSegment
+    | ExtentsReply
 )
 
 _T = TypeVar("_T")

@@ -17,6 +17,7 @@ class StoreRecord(msgspec.Struct, frozen=True, kw_only=True, tag="store", tag_fi
     admin_url: str
     data_address: str  # HOST:PORT
     socket: str
+    transfer_address: str = ""  # HOST:PORT where peers read the pool; empty: nowhere
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, tag="worker", tag_field="kind"):

@@ -37,6 +37,7 @@ _HANDLERS: dict[type[wire.Request], _Handler] = {
     wire.ReserveBlocks: blocks.reserve,
     wire.LookupBlocks: blocks.lookup,
     wire.AwaitExtent: blocks.await_extent,
+    wire.AwaitExtents: blocks.await_extents,
     wire.PublishHbm: blocks.publish_hbm,
     wire.MapSegment: segments.map_segment,
     wire.ReleaseSegment: segments.release_segment,

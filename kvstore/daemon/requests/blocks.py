@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from ... import wire
@@ -84,6 +86,53 @@ def await_extent(peer: Peer, message: wire.AwaitExtent) -> Deferred:
         return peer.store.watch_extent(message.slot, message.generation, message.extent, tell)
 
     return Deferred(message.timeout_s, start, wire.Failure(late.code, str(late)))
+
+
+def await_extents(peer: Peer, message: wire.AwaitExtents) -> Deferred:
+    checks.reservations(message.slots, message.generations)
+    checks.seconds("timeout_s", message.timeout_s, least=LEAST_WAIT_SECONDS)
+    late = StoreTimeout(
+        f"extent {message.extent} of {len(message.slots)} entries was not complete within "
+        f"{message.timeout_s:g} s"
+    )
+    places = list(zip(message.slots, message.generations, strict=True))
+
+    def start(respond: Respond) -> Callable[[], None]:
+        complete = bytearray(len(places))
+        cancels: list[Callable[[], None]] = []
+        missing = len(places)
+
+        def tell(index: int, is_complete: bool) -> None:
+            nonlocal missing
+            complete[index] = is_complete
+            missing -= 1
+            if not missing:
+                respond(_extents_reply(peer, places, message.extent, bytes(complete)))
+
+        if not places:
+            respond(wire.ExtentsReply(b"", b""))
+        for index, (slot, generation) in enumerate(places):
+            cancels.append(
+                peer.store.watch_extent(slot, generation, message.extent, partial(tell, index))
+            )
+
+        def cancel_all() -> None:
+            for cancel in cancels:
+                cancel()
+
+        return cancel_all
+
+    return Deferred(message.timeout_s, start, wire.Failure(late.code, str(late)))
+
+
+def _extents_reply(
+    peer: Peer, places: Sequence[tuple[int, int]], extent: int, complete: bytes
+) -> wire.ExtentsReply:
+    checksums = array("Q", bytes(8 * len(places)))
+    for index, (slot, generation) in enumerate(places):
+        if complete[index]:
+            checksums[index] = peer.store.extents(slot, generation)[extent].checksum
+    return wire.ExtentsReply(complete, checksums.tobytes())
 
 
 def publish_hbm(peer: Peer, message: wire.PublishHbm) -> wire.Ok:
