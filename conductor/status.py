@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from moontide.kvstore.following import FollowedStore
 from moontide.kvstore.service import Call, HttpError, Plain
 
-from .cluster.view import ClusterView, Store
+from .cluster.view import ClusterView
 from .cluster.workers import Health, Worker
 from .errors import BadRequest
 from .frontend import FrontEnd
@@ -211,7 +212,7 @@ class Status:
             prefill_tokens_per_s=worker.speeds.prefill_tokens_per_s,
         )
 
-    def _store(self, store: Store) -> StoreStatus:
+    def _store(self, store: FollowedStore) -> StoreStatus:
         stream = self._view.index.streams().get(store.record.id)
         heard = store.heard_at
         return StoreStatus(

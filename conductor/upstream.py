@@ -13,15 +13,15 @@ from typing import Self
 import aiohttp
 import msgspec
 
+from moontide.kvstore.following import EventParser, EventTooLarge
+
 from .protocol import Usage
-from .sse import EventParser, EventTooLarge
 
 CONNECT_SECONDS = 3.0
 SLICE_SECONDS = 1.0
 """How often a silent stream asks whether its worker is lost."""
 MAX_ERROR_BYTES = 64 << 10
 ERROR_SECONDS = 5.0
-EVENTS_SECONDS = 10.0
 
 
 class Failure(enum.StrEnum):
@@ -224,10 +224,10 @@ class WorkerCalls:
         except (aiohttp.ClientError, OSError) as error:
             raise CallFailed(Failure.UNREACHABLE, _text(error)) from error
 
-    async def events(self, url: str) -> aiohttp.ClientResponse:
-        """An endless answer; the caller closes it. Raises CallFailed."""
-        async with asyncio.timeout(EVENTS_SECONDS):
-            return await self._checked(await self._send(self._fresh, "GET", url, None, {}))
+    @property
+    def event_session(self) -> aiohttp.ClientSession:
+        """For the event streams of stores; closed with these calls."""
+        return self._fresh
 
     async def generate(
         self, url: str, body: GenerationBody, request_id: str, patience: Patience

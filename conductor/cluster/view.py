@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from moontide.kvstore import BlockKey
+from moontide.kvstore.following import STALE_SECONDS, FollowedStore
 from moontide.kvstore.index import Phase, PrefixIndex, PrefixMatch
 from moontide.kvstore.membership import Member, StoreRecord, WorkerRecord
 
@@ -15,8 +16,6 @@ from ..routing import Candidate, Exclusion, Snapshot
 from .models import Model, ModelKey
 from .workers import Worker
 
-STALE_SECONDS = 10.0
-"""An event stream that said nothing for so long, not even its keep-alive, counts as silent."""
 MAX_REMEMBERED_MODELS = 256
 
 
@@ -29,23 +28,14 @@ class Policy:
     token_limit_s: float | None = None
 
 
-@dataclass(slots=True)
-class Store:
-    """A store daemon, and how its event stream is doing."""
-
-    record: StoreRecord
-    heard_at: float | None = None  # last byte of its events, monotonic
-    detail: str = "not connected yet"
-
-
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What a new membership picture brought; a restarted member ended and started."""
 
     started_workers: list[Worker]
     ended_workers: list[Worker]
-    started_stores: list[Store]
-    ended_stores: list[Store]
+    started_stores: list[FollowedStore]
+    ended_stores: list[FollowedStore]
 
 
 class ClusterView:
@@ -54,7 +44,7 @@ class ClusterView:
     def __init__(self, index: PrefixIndex, policy: Policy, clock: Callable[[], float]) -> None:
         self.index = index
         self.workers: dict[str, Worker] = {}
-        self.stores: dict[str, Store] = {}
+        self.stores: dict[str, FollowedStore] = {}
         self.models: dict[ModelKey, Model] = {}
         self.is_known = False  # the membership was read at least once
         self._policy = policy
@@ -121,7 +111,7 @@ class ClusterView:
                 changes.ended_stores.append(store)
         for record in records.values():
             if record.id not in self.stores:
-                store = self.stores[record.id] = Store(record)
+                store = self.stores[record.id] = FollowedStore(record)
                 changes.started_stores.append(store)
 
     # -- questions --------------------------------------------------------------------

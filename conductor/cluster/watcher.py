@@ -9,13 +9,13 @@ from collections.abc import Coroutine
 from typing import Any, Self
 
 from moontide.kvstore.errors import StoreError
+from moontide.kvstore.following import EventFollower
 from moontide.kvstore.membership import Membership
 
 from ..errors import ConductorError
 from ..tokenising import TokeniserPool
 from ..upstream import CallFailed, Failure, WorkerCalls
 from .models import MAX_TOKENIZER_BYTES, Model, ModelKey, ModelRefused, load_model
-from .subscription import Subscription
 from .view import Changes, ClusterView
 from .workers import Health, Worker
 
@@ -79,8 +79,8 @@ class Watcher:
             self._start(worker.record.instance, self._watch(worker))
             _log.info("worker_joined id=%s url=%s", worker.record.id, worker.record.url)
         for store in changes.started_stores:
-            subscription = Subscription(store, self._view.index, self._calls)
-            self._start(store.record.instance, subscription.run())
+            follower = EventFollower(store, self._view.index, self._calls.event_session)
+            self._start(store.record.instance, follower.run())
             _log.info("store_joined id=%s admin=%s", store.record.id, store.record.admin_url)
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""One store daemon's KV events into the index: subscribe, follow, and on any gap or loss subscribe
+"""One store daemon's KV events into an index: subscribe, follow, and on any gap or loss subscribe
 anew, with a growing pause between tries."""
 
 from __future__ import annotations
@@ -7,18 +7,22 @@ import asyncio
 import logging
 import random
 import time
+from dataclasses import dataclass
 
 import aiohttp
 import msgspec
 
-from moontide.kvstore.errors import InvalidRequest
-from moontide.kvstore.index import KvEvent, PrefixIndex, SnapshotBegin, StreamStatus
+from ..errors import InvalidRequest
+from ..index import KvEvent, PrefixIndex, SnapshotBegin, StreamStatus
+from ..membership import StoreRecord
+from .parser import Event, EventParser, EventTooLarge
 
-from ..sse import Event, EventParser, EventTooLarge
-from ..upstream import CallFailed, WorkerCalls
-from .view import STALE_SECONDS, Store
+logger = logging.getLogger(__name__)
 
-_log = logging.getLogger(__name__)
+STALE_SECONDS = 10.0
+"""A stream that said nothing for so long, not even its keep-alive, is given up."""
+CONNECT_SECONDS = 3.0
+OPEN_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.2
 LAST_PAUSE_SECONDS = 5.0
 EVENTS_A_TURN = 200
@@ -39,36 +43,58 @@ class _Broken(Exception):
     """The stream cannot be followed further; the text says why."""
 
 
-class Subscription:
-    """Runs until cancelled; never raises."""
+@dataclass(slots=True)
+class FollowedStore:
+    """A store daemon, and how its event stream is doing."""
 
-    def __init__(self, store: Store, index: PrefixIndex, calls: WorkerCalls) -> None:
+    record: StoreRecord
+    heard_at: float | None = None  # last byte of its events, monotonic
+    detail: str = "not connected yet"
+
+
+def event_session(token: str) -> aiohttp.ClientSession:
+    """A session for followers; the caller closes it."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+    )
+
+
+class EventFollower:
+    """Tells `index` what `store` tells, as the stream named by the store's id. Whoever stops it
+    drops that stream from the index."""
+
+    def __init__(
+        self, store: FollowedStore, index: PrefixIndex, session: aiohttp.ClientSession
+    ) -> None:
         self._store = store
         self._index = index
-        self._calls = calls
+        self._session = session
         self._rng = random.Random(store.record.instance)  # jitter only
 
     async def run(self) -> None:
+        """Runs until cancelled; never raises."""
         pause = FIRST_PAUSE_SECONDS
         while True:
             started = time.monotonic()
             try:
                 await self._follow()
-            except (CallFailed, _Broken, TimeoutError, aiohttp.ClientError, OSError) as error:
+            except (_Broken, TimeoutError, aiohttp.ClientError, OSError) as error:
                 self._store.detail = str(error) or f"silent for {STALE_SECONDS:g} s"
-            except Exception:  # noqa: BLE001 - the task boundary
+            except Exception:  # the task boundary
                 self._store.detail = "an error of ours; see the log"
-                _log.exception("event_stream_failed store=%s", self._store.record.id)
+                logger.exception("event_stream_failed store=%s", self._store.record.id)
             if time.monotonic() - started > LAST_PAUSE_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
-            _log.warning(
+            logger.warning(
                 "event_stream_ended store=%s detail=%s", self._store.record.id, self._store.detail
             )
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
 
     async def _follow(self) -> None:
-        response = await self._calls.events(f"{self._store.record.admin_url}/v1/events")
+        response = await self._open()
         parser = EventParser()
         try:
             while True:
@@ -85,6 +111,15 @@ class Subscription:
             raise _Broken(str(error)) from error
         finally:
             response.close()
+
+    async def _open(self) -> aiohttp.ClientResponse:
+        url = f"{self._store.record.admin_url}/v1/events"
+        async with asyncio.timeout(OPEN_SECONDS):
+            response = await self._session.get(url, allow_redirects=False)
+        if response.status != 200:
+            response.close()
+            raise _Broken(f"the store answers {response.status} for its events")
+        return response
 
     def _take(self, event: Event) -> None:
         name = self._store.record.id

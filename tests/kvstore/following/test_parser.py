@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moontide.conductor import sse
-from moontide.conductor.sse import Event, EventParser, EventTooLarge
+from moontide.kvstore.following import Event, EventParser, EventTooLarge
+from moontide.kvstore.following import parser as parsing
 
 TEXT = (
     b': keep-alive\n\nevent: kv\ndata: {"a": 1}\n\ndata: one\ndata:two\n\n'
@@ -29,7 +29,7 @@ def test_events_do_not_depend_on_how_the_bytes_arrive(cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("piece", [b"x" * 50, b"data: " + b"x" * 10 + b"\n"])
 def test_an_event_without_end_is_refused(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 200)
+    monkeypatch.setattr(parsing, "MAX_EVENT_BYTES", 200)
     parser = EventParser()
     with pytest.raises(EventTooLarge):
         collections.deque(event for _ in range(40) for event in parser.feed(piece))
