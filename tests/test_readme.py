@@ -12,7 +12,7 @@ from .store_process import StartStore
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SOCKET = "unix:.run/node-0.sock"
+SOCKET = "unix:.run/node-1.sock"
 
 
 def python_blocks() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
@@ -19,7 +19,7 @@ _READY_SECONDS = 120.0
 _PROBE_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _SAY_AGAIN_SECONDS = 5.0
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 15.0  # a store may take 10 to flush
 _SHOWN_LINES = 10
 
 Say = Callable[[str], None]
@@ -40,29 +40,41 @@ class Cluster:
     def __init__(self, plan: Plan, say: Say) -> None:
         self.plan = plan
         self._say = say
-        self._slots = [_Slot(spec) for spec in plan.specs()]
+        self._slots = {spec.name: _Slot(spec) for spec in plan.specs()}
 
     def start(self) -> None:
         """Start all and wait until each takes work. Raises ChildDied, TimedOut."""
-        for slot in self._slots:
-            self._start(slot)
-            self._await_ready(slot)
+        for stage in self.plan.stages():
+            self._start_all(stage)
 
     def stop(self) -> None:
-        """End all, the Conductor first; whoever has not ended in 10 s is killed."""
-        deadline = time.monotonic() + _STOP_SECONDS
-        children = [slot.child for slot in reversed(self._slots) if slot.child is not None]
-        for child in children:
-            child.terminate()
-        for child in children:
-            if not child.wait(deadline - time.monotonic()):
-                self._say(f"{child.spec.name} did not end in {_STOP_SECONDS:g} s: killing it")
-                child.kill()
-                child.wait(_STOP_SECONDS)
+        """End all, the Conductor first; whoever has not ended in 15 s is killed."""
+        for stage in reversed(self.plan.stages()):
+            self._stop_all(stage)
+
+    def restart_stores(self) -> None:
+        """End the store daemons as an operator would, and start them again: their DRAM is empty
+        then. Raises ChildDied, TimedOut."""
+        stores = [node.spec for node in self.plan.nodes]
+        self._stop_all(stores)
+        self._start_all(stores)
+
+    def change_workers(self, plan: Plan) -> None:
+        """End the workers and run those of `plan`, which has the same nodes and Conductor. Raises
+        ChildDied, TimedOut."""
+        assert (plan.nodes, plan.conductor) == (self.plan.nodes, self.plan.conductor)
+        leaving = [worker.spec for worker in self.plan.workers]
+        self._stop_all(leaving)
+        for spec in leaving:
+            del self._slots[spec.name]
+        self.plan = plan
+        arriving = [worker.spec for worker in plan.workers]
+        self._slots |= {spec.name: _Slot(spec) for spec in arriving}
+        self._start_all(arriving)
 
     def check(self) -> None:
         """Raises ChildDied if any has ended."""
-        for slot in self._slots:
+        for slot in self._slots.values():
             if slot.child is not None and slot.child.exit_status() is not None:
                 raise ChildDied(_obituary(slot.child))
 
@@ -71,7 +83,7 @@ class Cluster:
         that keeps dying."""
         changed = False
         now = time.monotonic()
-        for slot in self._slots:
+        for slot in self._slots.values():
             if slot.start_again_at is not None:
                 if now >= slot.start_again_at:
                     self._start(slot)
@@ -82,7 +94,9 @@ class Cluster:
 
     def state(self) -> ClusterState:
         plan = self.plan
-        pids = {slot.spec.name: slot.child.pid for slot in self._slots if slot.child is not None}
+        pids = {
+            name: slot.child.pid for name, slot in self._slots.items() if slot.child is not None
+        }
         return ClusterState(
             ConductorState(plan.conductor.url, pids[plan.conductor.spec.name]),
             str(plan.token_file),
@@ -92,6 +106,25 @@ class Cluster:
             ),
             tuple(WorkerState(w.id, w.role, w.node, w.url, pids[w.id]) for w in plan.workers),
         )
+
+    def _start_all(self, specs: Sequence[ChildSpec]) -> None:
+        """At once; returns when each takes work."""
+        slots = [self._slots[spec.name] for spec in specs]
+        for slot in slots:
+            self._start(slot)
+        for slot in slots:
+            self._await_ready(slot)
+
+    def _stop_all(self, specs: Sequence[ChildSpec]) -> None:
+        deadline = time.monotonic() + _STOP_SECONDS
+        children = [child for spec in specs if (child := self._slots[spec.name].child) is not None]
+        for child in children:
+            child.terminate()
+        for child in children:
+            if not child.wait(deadline - time.monotonic()):
+                self._say(f"{child.spec.name} did not end in {_STOP_SECONDS:g} s: killing it")
+                child.kill()
+                child.wait(_STOP_SECONDS)
 
     def _start(self, slot: _Slot) -> None:
         slot.child = Child(slot.spec)

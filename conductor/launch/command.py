@@ -79,7 +79,7 @@ def _serve(settings: UpSettings, cluster: Cluster) -> int:
 
 
 def _plan(settings: UpSettings, process: Process, run_dir: Path) -> Plan:
-    counts = {"nodes": settings.nodes, "workers": settings.both}
+    counts = {"nodes": settings.nodes, "workers": settings.num_workers}
     if settings.port_base:
         ports = fixed_ports(settings.port_base, **counts)
     else:

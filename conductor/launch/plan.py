@@ -12,13 +12,14 @@ from .child import ChildSpec
 from .ports import HOST, Ports
 from .settings import UpSettings
 
+Role = Literal["prefill", "decode", "both"]
 _MAX_SOCKET_BYTES = 107
 _COPIES_ONLY = {"OMP_NUM_THREADS": "1"}  # daemons that do no arithmetic
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """A store daemon; `listen` is HOST:PORT."""
+    """A store daemon; `listen` is HOST:PORT, or empty without tcp."""
 
     id: str
     socket: Path
@@ -31,7 +32,7 @@ class NodePlan:
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
     id: str
-    role: Literal["prefill", "decode", "both"]
+    role: Role
     node: str
     url: str
     spec: ChildSpec
@@ -53,23 +54,44 @@ class Plan:
     workers: tuple[WorkerPlan, ...]
     conductor: ConductorPlan
 
-    def specs(self) -> list[ChildSpec]:
+    def stages(self) -> list[list[ChildSpec]]:
+        """Each is started when those before it take work."""
         stores = [node.spec for node in self.nodes]
-        return [*stores, *(worker.spec for worker in self.workers), self.conductor.spec]
+        return [stores, [worker.spec for worker in self.workers], [self.conductor.spec]]
+
+    def specs(self) -> list[ChildSpec]:
+        return [spec for stage in self.stages() for spec in stage]
 
 
 def make_plan(settings: UpSettings, *, run_dir: Path, token_file: Path, ports: Ports) -> Plan:
-    """Raises SettingsError when the run directory's path is too long for a socket."""
+    """Workers are spread over the nodes in turn: those that prefill, those that decode, those that
+    do both. Raises SettingsError when the run directory's path is too long for a socket."""
     shared = ("--cluster", f"file:{run_dir / 'cluster'}", "--token-file", str(token_file))
     nodes = tuple(
-        _node(settings, f"node-{index}", pair, run_dir, shared)
-        for index, pair in enumerate(ports.stores)
+        _node(settings, f"node-{number}", pair, run_dir, shared)
+        for number, pair in enumerate(ports.stores, 1)
     )
     workers = tuple(
-        _worker(settings, f"worker-{index}", port, nodes[index % len(nodes)], run_dir, shared)
-        for index, port in enumerate(ports.workers)
+        _worker(settings, role, name, port, nodes[index % len(nodes)], run_dir, shared)
+        for index, ((role, name), port) in enumerate(
+            zip(_roles(settings), ports.workers, strict=True)
+        )
     )
     return Plan(run_dir, token_file, nodes, workers, _conductor(ports.conductor, run_dir, shared))
+
+
+def _roles(settings: UpSettings) -> list[tuple[Role, str]]:
+    """Role and name of each worker."""
+    counts: dict[Role, int] = {
+        "prefill": settings.prefill,
+        "decode": settings.decode,
+        "both": settings.num_both,
+    }
+    return [
+        (role, f"{role}-{number}")
+        for role, count in counts.items()
+        for number in range(1, count + 1)
+    ]
 
 
 def _node(
@@ -87,10 +109,13 @@ def _node(
         )
     data_dir = run_dir / name
     data, admin = ports
+    listen = f"{HOST}:{data}" if "tcp" in settings.transports else ""
     arguments = (
         *("store", "--node-id", name, "--data-dir", str(data_dir), "--socket", str(socket)),
-        *("--listen", f"{HOST}:{data}", "--admin", f"{HOST}:{admin}"),
-        *("--dram", str(settings.dram), "--transports", ",".join(settings.transports)),
+        *(("--listen", listen) if listen else ()),
+        *("--admin", f"{HOST}:{admin}"),
+        *("--dram", str(settings.dram), "--nvme", str(settings.nvme)),
+        *("--transports", ",".join(settings.transports)),
         *shared,
     )
     spec = ChildSpec(
@@ -101,11 +126,12 @@ def _node(
         run_dir / f"{name}.log",
         _COPIES_ONLY,
     )
-    return NodePlan(name, socket, f"{HOST}:{data}", f"http://{HOST}:{admin}", data_dir, spec)
+    return NodePlan(name, socket, listen, f"http://{HOST}:{admin}", data_dir, spec)
 
 
 def _worker(
     settings: UpSettings,
+    role: Role,
     name: str,
     port: int,
     node: NodePlan,
@@ -113,7 +139,7 @@ def _worker(
     shared: tuple[str, ...],
 ) -> WorkerPlan:
     arguments = (
-        *("worker", "--id", name, "--listen", f"{HOST}:{port}", "--role", "both"),
+        *("worker", "--id", name, "--listen", f"{HOST}:{port}", "--role", role),
         *("--store", f"unix:{node.socket}", "--model", settings.model),
         *("--device", settings.device),
         *shared,
@@ -127,7 +153,7 @@ def _worker(
         run_dir / f"{name}.log",
         {},
     )
-    return WorkerPlan(name, "both", node.id, url, spec)
+    return WorkerPlan(name, role, node.id, url, spec)
 
 
 def _conductor(port: int, run_dir: Path, shared: tuple[str, ...]) -> ConductorPlan:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .errors import LaunchError
 
 HOST = "127.0.0.1"
-_STORE_OFFSET = 20  # data, admin; the next node two further
+_STORE_OFFSETS = (*range(20, 40, 2), *range(60, 72, 2))  # of the data port; admin is the next
 _WORKER_OFFSET = 40
 _SEARCHED = range(20000, 32000)  # below the ports the kernel gives to outgoing connections
 _ATTEMPTS = 2000
@@ -28,10 +28,9 @@ class Ports:
 
 
 def fixed_ports(base: int, *, nodes: int, workers: int) -> Ports:
-    """Raises LaunchError naming the first port that is taken."""
-    stores = tuple(
-        (base + _STORE_OFFSET + 2 * n, base + _STORE_OFFSET + 2 * n + 1) for n in range(nodes)
-    )
+    """For at most 16 nodes and 16 workers. Raises LaunchError naming the first port that is
+    taken."""
+    stores = tuple((base + offset, base + offset + 1) for offset in _STORE_OFFSETS[:nodes])
     ports = Ports(base, stores, tuple(base + _WORKER_OFFSET + n for n in range(workers)))
     for port in ports.all():
         if not is_free(port):

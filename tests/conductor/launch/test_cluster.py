@@ -124,7 +124,7 @@ def test_up_serves_replaces_a_killed_store_and_ends_with_a_signal(start_up: Star
     assert ask(completions, prompt)["usage"]["completion_tokens"] == 3
     until(lambda: up.state["nodes"][0]["pid"] != killed, 10)
     said = (up.folder / "stderr").read_text()
-    assert "node-0 was killed by SIGKILL; starting it again in 0.5 s" in said
+    assert "node-1 was killed by SIGKILL; starting it again in 0.5 s" in said
 
     pids = up.pids()
     assert all(lives(pid) for pid in pids)
@@ -147,7 +147,7 @@ def test_a_missing_model_ends_up_with_the_workers_words(start_up: StartUp) -> No
     up = start_up("--model", "/nowhere/model.gguf")
     assert up.process.wait(START_SECONDS) == 1
     said = (up.folder / "stderr").read_text()
-    assert "worker-0 ended with status" in said
+    assert "both-1 ended with status" in said
     assert "/nowhere/model.gguf" in said
     assert "Traceback" not in said
 

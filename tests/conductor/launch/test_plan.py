@@ -12,12 +12,13 @@ from moontide.conductor.launch.settings import UpSettings
 from moontide.conductor.launch.state import ClusterState, ConductorState, write_state
 from moontide.kvstore.service import SettingsError, Size
 
-PORTS = Ports(7400, ((7420, 7421),), (7440, 7441))
+PORTS = Ports(7400, ((7420, 7421), (7422, 7423)), (7440, 7441, 7442, 7443))
 
 
 def plan(run_dir: Path, **settings: object) -> Plan:
-    chosen = UpSettings(both=2, **settings)  # type: ignore[arg-type]
-    return make_plan(chosen, run_dir=run_dir, token_file=run_dir / "token", ports=PORTS)
+    chosen = UpSettings(nodes=2, **settings)  # type: ignore[arg-type]
+    ports = Ports(PORTS.conductor, PORTS.stores, PORTS.workers[: chosen.num_workers])
+    return make_plan(chosen, run_dir=run_dir, token_file=run_dir / "token", ports=ports)
 
 
 def flags(arguments: tuple[str, ...]) -> dict[str, str]:
@@ -26,20 +27,44 @@ def flags(arguments: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_every_process_gets_what_it_needs_to_find_the_others(tmp_path: Path) -> None:
-    made = plan(tmp_path, dram=Size(64 << 20), model="m.gguf")
-    store, *workers, conductor = made.specs()
-    assert [spec.name for spec in made.specs()] == ["node-0", "worker-0", "worker-1", "conductor"]
-    assert flags(store.arguments)["--dram"] == "64MiB"
-    assert flags(store.arguments)["--admin"] == "127.0.0.1:7421"
-    socket = flags(store.arguments)["--socket"]
-    for worker in workers:
-        assert flags(worker.arguments)["--store"] == f"unix:{socket}"
+    made = plan(tmp_path, both=2, dram=Size(64 << 20), nvme=Size(1 << 30), model="m.gguf")
+    *stores, one, two, conductor = made.specs()
+    assert [s.name for s in made.specs()] == ["node-1", "node-2", "both-1", "both-2", "conductor"]
+    for store, node, admin in zip(stores, made.nodes, (7421, 7423), strict=True):
+        assert flags(store.arguments)["--dram"] == "64MiB"
+        assert flags(store.arguments)["--nvme"] == "1GiB"
+        assert flags(store.arguments)["--transports"] == "shm,tcp"
+        assert flags(store.arguments)["--listen"] == node.listen
+        assert flags(store.arguments)["--admin"] == f"127.0.0.1:{admin}"
+        assert flags(store.arguments)["--data-dir"] == str(tmp_path / node.id)
+    for worker, store in zip((one, two), stores, strict=True):
+        assert flags(worker.arguments)["--store"] == f"unix:{flags(store.arguments)['--socket']}"
         assert flags(worker.arguments)["--model"] == "m.gguf"
     assert flags(conductor.arguments)["--listen"] == "127.0.0.1:7400"
     for spec in made.specs():
         assert flags(spec.arguments)["--cluster"] == f"file:{tmp_path}/cluster"
         assert flags(spec.arguments)["--token-file"] == f"{tmp_path}/token"
         assert spec.ready_url.endswith("/readyz")
+
+
+def test_workers_of_each_role_are_spread_over_the_nodes_in_turn(tmp_path: Path) -> None:
+    made = plan(tmp_path, prefill=1, decode=2, both=1)
+    assert [(worker.id, worker.node) for worker in made.workers] == [
+        ("prefill-1", "node-1"),
+        ("decode-1", "node-2"),
+        ("decode-2", "node-1"),
+        ("both-1", "node-2"),
+    ]
+    assert all(flags(w.spec.arguments)["--role"] == w.role for w in made.workers)
+
+
+def test_a_store_without_tcp_has_no_data_port(tmp_path: Path) -> None:
+    ports = Ports(7400, ((7420, 7421),), (7440,))
+    settings = UpSettings(transports=("shm",))
+    made = make_plan(settings, run_dir=tmp_path, token_file=tmp_path / "token", ports=ports)
+    [store] = made.nodes
+    assert store.listen == ""
+    assert "--listen" not in store.spec.arguments
 
 
 def test_a_run_directory_too_deep_for_a_socket_is_refused(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from moontide.conductor.launch.ports import HOST, fixed_ports, free_ports, is_fr
 
 
 def _free_base() -> int:
-    """A base with its 60 ports free."""
+    """A base with its 80 ports free."""
     rng = random.Random()
     while True:
         base = rng.randrange(20000, 31000)
-        if all(is_free(port) for port in range(base, base + 60)):
+        if all(is_free(port) for port in range(base, base + 80)):
             return base
 
 
@@ -24,6 +24,11 @@ def test_ports_follow_the_base() -> None:
     assert ports.conductor == base
     assert ports.stores == ((base + 20, base + 21), (base + 22, base + 23))
     assert ports.workers == (base + 40, base + 41, base + 42)
+
+
+def test_the_most_of_everything_fits_without_overlap() -> None:
+    ports = fixed_ports(_free_base(), nodes=16, workers=16).all()
+    assert len(set(ports)) == 1 + 2 * 16 + 16
 
 
 @pytest.mark.parametrize("offset", [0, 20, 21, 40])
