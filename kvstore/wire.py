@@ -33,6 +33,8 @@ MAX_BODY_BYTES = 8 << 20
 MAX_PAYLOAD_BYTES = 1 << 32
 MAX_KEYS = 16384
 """Most keys one message may name."""
+MAX_REPLICAS = 16
+"""Most complete copies that a put may ask for."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -60,6 +62,7 @@ class Put(_Message, frozen=True, tag=2):
     if_exists: Literal["keep", "replace", "error"] = "keep"
     ttl_s: float | None = None
     soft_pin: bool = False
+    replicas: int = 1  # complete copies wanted, on as many nodes
 
 
 class Reserve(_Message, frozen=True, tag=3):
@@ -70,6 +73,7 @@ class Reserve(_Message, frozen=True, tag=3):
     if_exists: Literal["keep", "replace", "error"] = "keep"
     ttl_s: float | None = None
     soft_pin: bool = False
+    replicas: int = 1
 
 
 class ReserveBlocks(_Message, frozen=True, tag=4):
@@ -132,7 +136,8 @@ class LookupBlocks(_Message, frozen=True, tag=10):
     `local_only`, in other nodes' too: what does not lie in DRAM is brought there, and counts as
     soon as its place is reserved. `pending` also counts reservations that a client still writes
     (for layer streams). `wait_s`: how long the answer may wait for the first key to appear.
-    Answer: BlocksReply."""
+    `timeout_s`: what disk and other nodes have not said within it does not count (None: as long as
+    the daemon thinks right). Answer: BlocksReply."""
 
     namespace: int
     keys: bytes
@@ -141,6 +146,7 @@ class LookupBlocks(_Message, frozen=True, tag=10):
     pending: bool = False
     local_only: bool = False  # as peers ask each other
     wait_s: float = 0.0
+    timeout_s: float | None = None
 
 
 class Get(_Message, frozen=True, tag=11):

@@ -32,6 +32,7 @@ class PutOptions:
     if_exists: IfExists = "keep"
     ttl_s: float | None = None
     soft_pin: bool = False
+    replicas: int = 1
 
 
 def put_options(
@@ -42,9 +43,11 @@ def put_options(
         raise InvalidRequest(
             f"if_exists is {if_exists!r}; give one of {', '.join(get_args(IfExists))}"
         )
-    if replicas != 1:
-        raise InvalidRequest(f"replicas is {replicas}; this version keeps exactly 1")
-    return PutOptions(if_exists, None if ttl_s is None else check_timeout(ttl_s), soft_pin)
+    if not isinstance(replicas, int) or not 1 <= replicas <= wire.MAX_REPLICAS:
+        raise InvalidRequest(f"replicas is {replicas!r}; it must lie in 1..{wire.MAX_REPLICAS}")
+    if ttl_s is not None:
+        ttl_s = check_timeout(ttl_s)
+    return PutOptions(if_exists, ttl_s, soft_pin, replicas)
 
 
 class Writer:
@@ -98,6 +101,7 @@ class Writer:
             if_exists=options.if_exists,
             ttl_s=options.ttl_s,
             soft_pin=options.soft_pin,
+            replicas=options.replicas,
         )
         return _results(self._link.act(message, deadline, [value for value in values if value]))
 
@@ -114,6 +118,7 @@ class Writer:
             if_exists=options.if_exists,
             ttl_s=options.ttl_s,
             soft_pin=options.soft_pin,
+            replicas=options.replicas,
         )
         while True:
             try:

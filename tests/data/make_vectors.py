@@ -182,15 +182,15 @@ def messages() -> list[wire.Request | wire.Reply]:
     block = wire.BlockEntry(7, 3, 1, 4096, 0, 30, "dram")
     return [
         wire.Hello(1, 1, "node/12/" + "ab" * 16, "boot", True, b"proof"),
-        wire.Put([one, two], [3, 0], [1, 2**64 - 1], "replace", 1.5, True),
-        wire.Reserve([one], [65536], "error", 2.0, True),
+        wire.Put([one, two], [3, 0], [1, 2**64 - 1], "replace", 1.5, True, 2),
+        wire.Reserve([one], [65536], "error", 2.0, True, 2),
         wire.ReserveBlocks(2, key * 2, key, [shard], 60.0, True),
         wire.Write(7, 3, 4096),
         wire.Advance([7, 8], [3, 2**32 - 1], 5, [1, 2]),
         wire.Commit([7], [3], [9]),
         wire.Abort([7, 8], [3, 4]),
         wire.Lookup([one, two], 0.0),
-        wire.LookupBlocks(2, key, [shard], 10.0, True, True, 0.5),
+        wire.LookupBlocks(2, key, [shard], 10.0, True, True, 0.5, 0.25),
         wire.Get([one, two]),
         wire.Read([7], [3], [29]),
         wire.Exists([one]),

@@ -112,6 +112,8 @@ def _reserve(
 ) -> list[ReserveResult]:
     checks.seconds("ttl_s", message.ttl_s, least=LEAST_TTL_SECONDS)
     checks.unsigned("sizes", message.sizes, wire.MAX_PAYLOAD_BYTES)
+    if message.replicas != 1:
+        raise InvalidRequest(f"replicas is {message.replicas}; this version keeps exactly 1")
     return peer.store.reserve(
         peer.owner,
         checks.string_ids(message.entries),
