@@ -13,7 +13,7 @@ What a broken stream said stays until its next snapshot: a false hit is found on
 A block counts at an instance only when its shards there cover the namespace's whole layout, and a
 prefix ends at the first block that does not. Per (instance, tier, namespace) the blocks are one
 `dict[key, bitmask of shards]`: about 110 bytes a block, untracked by the collector, dropped at
-once.
+once. String entries are kept too where `max_strings` says so (string_index.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 
 from .errors import InvalidRequest
 from .events import KvEvent, SnapshotBegin
-from .keys import BLOCK_KEY_BYTES, BlockKey
+from .keys import BLOCK_KEY_BYTES, BlockKey, EntryId
 from .layout import SHARD_BYTES, KVLayout, Shard, reshard
+from .string_index import Location, StringIndex
 
 __all__ = [
     "KvEvent",
@@ -42,6 +43,8 @@ MAX_SHARDS = 1024
 MAX_NAMESPACES = 4096
 MAX_MASKS = 65536
 """Most answers kept, a namespace, to the question whether a set of shards covers the layout."""
+MAX_COVERAGES = 4096
+"""Most (namespace, layout, coverage) for which such answers are kept."""
 MAX_LOCATIONS = 65536
 """Most (stream, namespace, instance, tier) combinations."""
 
@@ -82,9 +85,9 @@ class StreamView:
     skipped: int  # entries left out: the index was full, or their shard is none
 
 
-Location = tuple[str, str]
-"""(instance, tier)"""
 Blocks = dict[bytes, int]
+_Question = tuple[str, bytes, tuple[Shard, ...]]
+"""(namespace, layout digest, coverage)"""
 
 
 @dataclass(slots=True)
@@ -103,16 +106,18 @@ class _Stream:
 
 
 class PrefixIndex:
-    """Bounded by `max_blocks` (block, location) pairs: beyond it new blocks are left out and
-    counted, so the index may miss a hit but never invents one. Not thread-safe."""
+    """Bounded by `max_blocks` (block, location) pairs and `max_strings` (string entry, location)
+    pairs: beyond them new ones are left out and counted, so the index may miss a hit but never
+    invents one. Not thread-safe."""
 
-    def __init__(self, max_blocks: int = 4_000_000) -> None:
+    def __init__(self, max_blocks: int = 4_000_000, max_strings: int = 0) -> None:
         self.max_blocks = max_blocks
+        self._strings = StringIndex(max_strings)
         self.num_blocks = 0
         self._num_locations = 0
         self._streams: dict[str, _Stream] = {}
         self._shards: dict[str, dict[bytes, int]] = {}  # namespace → packed shard → bit
-        self._covers: dict[tuple[str, bytes], dict[int, bool]] = {}  # namespace, layout → mask
+        self._covers: dict[_Question, dict[int, bool]] = {}  # → mask → whether it covers
 
     # -- what the streams say -------------------------------------------------------
 
@@ -142,13 +147,18 @@ class PrefixIndex:
         if event.seq != expected:
             return self._break(state)
         entries = [_split_entry(entry) for entry in event.entries if not _is_string(entry)]
+        strings: list[bytes] = []
+        if self._strings.max_entries:
+            strings = [_unhex(entry) for entry in event.entries if _is_string(entry)]
         state.seq = event.seq
+        if strings:
+            self._apply_strings(stream, state, event, strings)
         if event.kind == "stored":
             self._store(state, event, entries)
         elif event.kind == "removed":
             self._remove(state, event, entries)
         elif not event.entries:
-            self._clear(state, event)
+            self._clear(stream, state, event)
         return StreamStatus.OK
 
     def drop_stream(self, stream: str) -> None:
@@ -158,14 +168,21 @@ class PrefixIndex:
             self.num_blocks -= state.num_blocks
             self._num_locations -= sum(map(len, state.namespaces.values()))
             self._forget_unused(set(state.namespaces))
+            self._strings.drop_stream(stream)
 
     # -- questions ------------------------------------------------------------------
 
     def longest_prefix(
-        self, namespace: str, keys: Sequence[BlockKey], layout: KVLayout
+        self,
+        namespace: str,
+        keys: Sequence[BlockKey],
+        layout: KVLayout,
+        coverage: tuple[Shard, ...] | None = None,
     ) -> dict[str, PrefixMatch]:
-        """Per instance that holds the first block of `keys`: how far it goes without a hole.
-        `namespace` is the digest in hex, as events carry it."""
+        """Per instance that holds the first block of `keys`: how far it goes without a hole, its
+        shards covering `coverage` (None: the whole layout). `namespace` is the digest in hex, as
+        events carry it."""
+        parts = layout.whole() if coverage is None else coverage
         matches: dict[str, PrefixMatch] = {}
         for state in self._streams.values():
             tiers_of: dict[str, list[str]] = {}
@@ -175,11 +192,15 @@ class PrefixIndex:
             for instance, tiers in tiers_of.items():
                 warmest_first = sorted(tiers, key=_warmth)
                 held = [(tier, locations[instance, tier]) for tier in warmest_first]
-                match = self._walk(namespace, keys, layout, held)
+                match = self._walk(namespace, keys, layout, parts, held)
                 known = matches.get(instance)
                 if match.num_blocks and (known is None or known.num_blocks < match.num_blocks):
                     matches[instance] = match
         return matches
+
+    def holders(self, entry: EntryId) -> list[Location]:
+        """(instance, tier) of whoever holds a string entry, as far as `max_strings` let it in."""
+        return self._strings.holders(entry)
 
     def streams(self) -> dict[str, StreamView]:
         return {
@@ -200,6 +221,7 @@ class PrefixIndex:
             len(locations) for state in streams for locations in state.namespaces.values()
         )
         assert self._shards.keys() == {name for state in streams for name in state.namespaces}
+        self._strings.check_integrity()
 
     # -- inside ---------------------------------------------------------------------
 
@@ -244,7 +266,18 @@ class PrefixIndex:
                 self.num_blocks -= 1
         self._drop_if_empty(state, event.namespace, location)
 
-    def _clear(self, state: _Stream, event: KvEvent) -> None:
+    def _apply_strings(
+        self, stream: str, state: _Stream, event: KvEvent, entries: list[bytes]
+    ) -> None:
+        location = (event.instance, event.tier)
+        if event.kind == "removed":
+            self._strings.remove(stream, location, entries)
+        elif event.kind == "stored":
+            state.skipped += self._strings.store(stream, location, entries)
+
+    def _clear(self, stream: str, state: _Stream, event: KvEvent) -> None:
+        if not event.namespace:
+            self._strings.clear(stream, (event.instance, event.tier))
         namespaces = [event.namespace] if event.namespace else list(state.namespaces)
         for namespace in namespaces:
             self._drop_location(state, namespace, (event.instance, event.tier))
@@ -304,10 +337,11 @@ class PrefixIndex:
         namespace: str,
         keys: Sequence[BlockKey],
         layout: KVLayout,
+        parts: tuple[Shard, ...],
         held: list[tuple[str, Blocks]],
     ) -> PrefixMatch:
         by_tier: dict[str, int] = {}
-        answers = self._covers.setdefault((namespace, layout.digest), {})
+        answers = self._answers((namespace, layout.digest, parts))
         num_blocks = 0
         for key in keys:
             union = 0
@@ -315,7 +349,7 @@ class PrefixIndex:
                 union |= blocks.get(key, 0)
                 complete = answers.get(union)
                 if complete is None:
-                    complete = self._complete(namespace, layout, union, answers)
+                    complete = self._complete(namespace, layout, parts, union, answers)
                 if complete:
                     by_tier[tier] = by_tier.get(tier, 0) + 1
                     break
@@ -324,16 +358,26 @@ class PrefixIndex:
             num_blocks += 1
         return PrefixMatch(num_blocks, by_tier)
 
+    def _answers(self, question: _Question) -> dict[int, bool]:
+        if question not in self._covers and len(self._covers) >= MAX_COVERAGES:
+            self._covers.clear()
+        return self._covers.setdefault(question, {})
+
     def _complete(
-        self, namespace: str, layout: KVLayout, mask: int, answers: dict[int, bool]
+        self,
+        namespace: str,
+        layout: KVLayout,
+        parts: tuple[Shard, ...],
+        mask: int,
+        answers: dict[int, bool],
     ) -> bool:
-        """Do the shards of `mask` together cover the layout? Few masks exist: the answer is
-        kept in `answers`."""
+        """Do the shards of `mask` together cover `parts`? Few masks exist: the answer is kept in
+        `answers`."""
         packed = [shard for shard, bit in self._shards[namespace].items() if mask & bit]
         complete = WHOLE in packed
         if not complete:
             stored = list(map(Shard.unpack, packed))
-            complete = all(reshard(layout, 1, stored, part) is not None for part in layout.whole())
+            complete = all(reshard(layout, 1, stored, part) is not None for part in parts)
         if len(answers) >= MAX_MASKS:
             answers.clear()
         answers[mask] = complete
@@ -361,11 +405,15 @@ def _is_string(entry: str) -> bool:
 def _split_entry(entry: str) -> tuple[bytes, bytes]:
     """(block key, packed shard) of a KV entry id in hex; an id without a shard is the whole block,
     as engines tell it of their device caches."""
-    try:
-        data = bytes.fromhex(entry)
-    except ValueError as error:
-        raise InvalidRequest(f"event names entry {entry[:60]!r}, which is not hex") from error
+    data = _unhex(entry)
     sizes = (1 + BLOCK_KEY_BYTES, 1 + BLOCK_KEY_BYTES + SHARD_BYTES)
     if len(data) not in sizes or data[:1] != b"k":
         raise InvalidRequest(f"event names entry {entry[:60]!r}, which is not a KV entry id")
     return data[1 : 1 + BLOCK_KEY_BYTES], data[1 + BLOCK_KEY_BYTES :]
+
+
+def _unhex(entry: str) -> bytes:
+    try:
+        return bytes.fromhex(entry)
+    except ValueError as error:
+        raise InvalidRequest(f"event names entry {entry[:60]!r}, which is not hex") from error
