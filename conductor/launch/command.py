@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+import msgspec
 
 from moontide.kvstore.service import Process, daemon_command
 
@@ -38,10 +39,23 @@ def _run_up(settings: UpSettings, process: Process) -> int:
 def _run_demo(settings: DemoSettings, process: Process) -> int:
     from .demo import run_demo  # brings the table printer, which `up` does without
 
-    up = UpSettings(device=settings.device, dram=settings.dram, port_base=0)
+    whole = UpSettings(
+        nodes=2,
+        both=2,
+        device=settings.device,
+        dram=settings.dram,
+        nvme=settings.nvme,
+        port_base=0,
+    )
+    split = msgspec.structs.replace(whole, both=0, prefill=1, decode=1)
     say = _sayer("demo")
-    body = partial(run_demo, settings, token=process.token(), say=say)
-    return _with_cluster(up, process, None, body)
+
+    def body(cluster: Cluster) -> int:
+        now = cluster.plan
+        plan = make_plan(split, run_dir=now.run_dir, token_file=now.token_file, ports=now.ports)
+        return run_demo(settings, cluster, split=plan, token=process.token(), say=say)
+
+    return _with_cluster(whole, process, None, body)
 
 
 def _with_cluster(

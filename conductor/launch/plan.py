@@ -50,6 +50,7 @@ class Plan:
 
     run_dir: Path
     token_file: Path
+    ports: Ports
     nodes: tuple[NodePlan, ...]
     workers: tuple[WorkerPlan, ...]
     conductor: ConductorPlan
@@ -77,7 +78,8 @@ def make_plan(settings: UpSettings, *, run_dir: Path, token_file: Path, ports: P
             zip(_roles(settings), ports.workers, strict=True)
         )
     )
-    return Plan(run_dir, token_file, nodes, workers, _conductor(ports.conductor, run_dir, shared))
+    conductor = _conductor(ports.conductor, run_dir, shared)
+    return Plan(run_dir, token_file, ports, nodes, workers, conductor)
 
 
 def _roles(settings: UpSettings) -> list[tuple[Role, str]]:

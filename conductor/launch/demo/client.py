@@ -16,6 +16,7 @@ from .prompts import Message
 
 _TIMEOUT_SECONDS = 60.0
 _MAX_ERROR_BYTES = 4096
+_WORKER_HEADER = "X-Moontide-Worker"
 T = TypeVar("T")
 
 
@@ -61,15 +62,18 @@ class Reply:
     opened."""
 
     text: str
+    worker: str  # as the Conductor tells
     ttft_seconds: float
     tokens_per_second: float  # after the first token
     usage: Usage
     evidence: Evidence
 
 
-def chat(url: str, model: str, messages: list[Message], *, max_tokens: int) -> Reply:
-    """Ask for a greedy, streamed answer. Raises Refused, with the service's own words, and
-    Unreachable."""
+def chat(
+    url: str, model: str, messages: list[Message], *, max_tokens: int, worker: str | None = None
+) -> Reply:
+    """Ask for a greedy, streamed answer, of `worker` or of whom the Conductor chooses. Raises
+    Refused, with the service's own words, and Unreachable."""
     body = {
         "model": model,
         "messages": messages,
@@ -83,7 +87,8 @@ def chat(url: str, model: str, messages: list[Message], *, max_tokens: int) -> R
     first: float | None = None
     usage: Usage | None = None
     evidence = Evidence()
-    with _Exchange(url, "POST", "/v1/chat/completions", body) as exchange:
+    headers = {} if worker is None else {_WORKER_HEADER: worker}
+    with _Exchange(url, "POST", "/v1/chat/completions", body, headers) as exchange:
         for data in exchange.events():
             chunk = msgspec.json.decode(data, type=_Chunk)
             content = "".join(choice.delta.content or "" for choice in chunk.choices)
@@ -96,14 +101,16 @@ def chat(url: str, model: str, messages: list[Message], *, max_tokens: int) -> R
     if usage is None or first is None:
         raise Unreachable(f"{url} ended its stream without an answer or without usage")
     rate = (usage.completion_tokens - 1) / max(ended - first, 1e-9)
-    return Reply("".join(texts), first - started, rate, usage, evidence)
+    served_by = exchange.header(_WORKER_HEADER)
+    return Reply("".join(texts), served_by, first - started, rate, usage, evidence)
 
 
 def call(url: str, method: str, path: str, kind: type[T], *, token: str | None = None) -> T:
     """One JSON request without a body of its own; the answer decoded. Raises Refused,
     Unreachable."""
     body: dict[str, object] | None = {} if method == "POST" else None
-    with _Exchange(url, method, path, body, token) as exchange:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with _Exchange(url, method, path, body, headers) as exchange:
         return msgspec.json.decode(exchange.read(), type=kind)
 
 
@@ -116,13 +123,12 @@ class _Exchange:
         method: str,
         path: str,
         body: dict[str, object] | None,
-        token: str | None = None,
+        headers: dict[str, str],
     ) -> None:
         address = urlsplit(url)
         assert address.hostname is not None
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers = {**headers, "Content-Type": "application/json"}
         self._name = f"{method} {url}{path}"
         self._connection = http.client.HTTPConnection(
             address.hostname, address.port, timeout=_TIMEOUT_SECONDS
@@ -144,6 +150,9 @@ class _Exchange:
 
     def __exit__(self, *exc_info: object) -> None:
         self._connection.close()
+
+    def header(self, name: str) -> str:
+        return self._response.headers.get(name, "")
 
     def read(self) -> bytes:
         return self._response.read()

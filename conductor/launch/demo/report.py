@@ -6,27 +6,40 @@ import os
 import platform
 import statistics
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-Case = Literal["cold", "dram", "colocated", "second_turn"]
+Case = Literal["cold", "dram", "colocated", "second_turn", "nvme", "remote", "split"]
+CASES: tuple[Case, ...] = get_args(Case)
 _WIDTH = 100  # also where the output is no terminal
-CASES: tuple[Case, ...] = ("cold", "dram", "colocated", "second_turn")
+
+
+class StoreTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What one store counted while a request ran, and what it held before."""
+
+    dram_entries_before: int = 0
+    nvme_entries_before: int = 0
+    dram_bytes_in: int = 0
+    dram_bytes_out: int = 0
+    nvme_bytes_out: int = 0
+    tcp_bytes_in: int = 0
+    tcp_bytes_out: int = 0
+    file_bytes_in: int = 0
 
 
 class RowEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker and the store counted while the row ran."""
+    """What the workers and the stores counted while the row ran."""
 
     bytes_by_tier: dict[str, int]
     bytes_by_transport: dict[str, int]
     first_layer_at: float | None  # unix seconds
     last_layer_at: float | None
     prefill_end_at: float | None
-    store_bytes_out: int
-    store_bytes_in: int
+    worker: str
+    stores: dict[str, StoreTraffic]  # by node
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from tokenizers import Tokenizer
 
-from moontide.conductor.launch.demo.checks import StoreTraffic, faults, full_blocks
+from moontide.conductor.launch.demo.checks import Expected, Seen, faults, full_blocks
 from moontide.conductor.launch.demo.client import Evidence, PromptDetails, Reply, Usage
 from moontide.conductor.launch.demo.prompts import (
     BLOCK_TOKENS,
@@ -21,7 +22,7 @@ from moontide.conductor.launch.demo.prompts import (
     first_turn,
     second_turn,
 )
-from moontide.conductor.launch.demo.report import Case
+from moontide.conductor.launch.demo.report import CASES, Case, StoreTraffic
 from moontide.conductor.launch.errors import LaunchError
 from moontide.engine_adapters.builtin.model.gguf_file import read_gguf
 from moontide.engine_adapters.builtin.model.gguf_tokenizer import gguf_tokenizer_json
@@ -29,57 +30,177 @@ from moontide.engine_adapters.builtin.model.gguf_tokenizer import gguf_tokenizer
 KV_BYTES = 46080
 PROMPT = 1738
 CACHED = 1728
+MOVED = CACHED * KV_BYTES
+HOME, OTHER = "node-1", "node-2"
+
+# What each case's evidence is when all is right: tier, transport, and each node's counters.
+RIGHT: dict[Case, tuple[str, str, StoreTraffic, StoreTraffic]] = {
+    "cold": ("", "", StoreTraffic(dram_bytes_in=MOVED), StoreTraffic()),
+    "dram": ("dram", "shm", StoreTraffic(dram_bytes_out=MOVED), StoreTraffic()),
+    "colocated": ("hbm", "", StoreTraffic(), StoreTraffic()),
+    "second_turn": ("hbm", "", StoreTraffic(), StoreTraffic()),
+    "nvme": ("nvme", "file", StoreTraffic(file_bytes_in=MOVED), StoreTraffic()),
+    "remote": (
+        "dram",
+        "tcp",
+        StoreTraffic(dram_entries_before=27, tcp_bytes_out=MOVED),
+        StoreTraffic(tcp_bytes_in=MOVED),
+    ),
+    "split": ("", "tcp", StoreTraffic(tcp_bytes_out=MOVED), StoreTraffic(tcp_bytes_in=MOVED)),
+}
+SERVES_AT_OTHER = ("remote", "split")
 
 
-def reply(tier: str | None, **evidence: object) -> Reply:
-    cached = 0 if tier is None else CACHED
-    by_tier = {} if tier is None else {tier: cached}
-    moved = {"dram": cached * KV_BYTES} if tier == "dram" else {}
-    fields = {"cached_by_tier": by_tier, "bytes_by_tier": moved, **evidence}
-    times = {"first_layer_at": 1.0, "last_layer_at": 2.0, "prefill_end_at": 3.0}
-    told = Evidence(**{**times, **fields})  # type: ignore[arg-type]
-    return Reply("text", 1.0, 10.0, Usage(PROMPT, 32, PromptDetails(cached)), told)
+def reply(case: Case, worker: str = "both-1", **evidence: object) -> Reply:
+    tier, transport, _, _ = RIGHT[case]
+    cached = CACHED if tier else 0
+    fields: dict[str, object] = {
+        "cached_by_tier": {tier: cached} if tier else {},
+        "bytes_by_tier": {tier: MOVED} if transport and tier else {},
+        "bytes_by_transport": {transport: MOVED} if transport else {},
+        "first_layer_at": 1.0,
+        "last_layer_at": 2.0,
+        "prefill_end_at": 3.0,
+    }
+    told = Evidence(**{**fields, **evidence})  # type: ignore[arg-type]
+    usage = Usage(PROMPT, 32, PromptDetails(cached))
+    return Reply("text", worker, 1.0, 10.0, usage, told)
 
 
 def wrong(
     case: Case,
-    got: Reply,
+    got: Reply | None = None,
     *,
-    at_least: int = CACHED,
-    into: int = CACHED * KV_BYTES,
-    out: int = CACHED * KV_BYTES,
+    home: StoreTraffic | None = None,
+    other: StoreTraffic | None = None,
 ) -> str:
-    found = faults(
-        case,
-        got,
-        reference=reply(None),
-        at_least=at_least,
+    """What is found wrong when `got`, and what the stores counted, stand for the row."""
+    _, _, right_home, right_other = RIGHT[case]
+    stores = {HOME: home or right_home, OTHER: other or right_other}
+    tier = RIGHT[case][0]
+    expected = Expected(
+        case=case,
+        reference=reply("cold"),
+        at_least=CACHED if tier else 0,
         kv_token_bytes=KV_BYTES,
-        store=StoreTraffic(into, out),
+        worker="both-1",
+        node=OTHER if case in SERVES_AT_OTHER else HOME,
+        source=HOME,
     )
-    return "; ".join(found)
+    return "; ".join(faults(expected, Seen(got or reply(case), stores)))
 
 
-def test_right_rows_have_no_fault() -> None:
-    assert wrong("cold", reply(None), at_least=0, out=0) == ""
-    assert wrong("dram", reply("dram")) == ""
-    assert wrong("colocated", reply("hbm"), out=0) == ""
-    assert wrong("second_turn", reply("hbm"), out=0) == ""
+@pytest.mark.parametrize("case", CASES)
+def test_right_rows_have_no_fault(case: Case) -> None:
+    assert wrong(case) == ""
 
 
-def test_every_kind_of_wrong_row_is_found() -> None:
-    assert "were cached, a cold run has none" in wrong("cold", reply("hbm"))
-    assert "the store took 5 B in for 1728 tokens" in wrong("cold", reply(None), into=5)
-    assert "at least 1728" in wrong("dram", reply(None))
-    assert "the tier was hbm, not dram" in wrong("dram", reply("hbm"))
-    assert "the tier was dram, not hbm" in wrong("colocated", reply("dram"))
-    assert "differs from the cold run's" in wrong("dram", replace(reply("dram"), text="other"))
-    assert "B came from dram" in wrong("dram", reply("dram", bytes_by_tier={"dram": 1}))
-    assert "the store counted 5 B out" in wrong("dram", reply("dram"), out=5)
-    assert "recomputed" in wrong("dram", reply("dram", recomputed=True))
-    assert "out of order" in wrong("dram", reply("dram", last_layer_at=9.0))
-    assert "out of order" in wrong("dram", reply("dram", first_layer_at=None))
-    assert "do not add up" in wrong("dram", reply("dram", cached_by_tier={"dram": 64}))
+@pytest.mark.parametrize("case", CASES)
+def test_what_no_row_may_be(case: Case) -> None:
+    assert "differs from the cold run's" in wrong(case, replace(reply(case), text="other"))
+    assert "worker both-2 served it, not both-1" in wrong(case, reply(case, worker="both-2"))
+    assert "recomputed" in wrong(case, reply(case, recomputed=True))
+    assert "do not add up" in wrong(case, reply(case, cached_by_tier={"dram": 64}))
+    odd = replace(reply(case), usage=Usage(PROMPT, 32, PromptDetails(CACHED - 1)))
+    assert "no full blocks" in wrong(case, odd)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if RIGHT[case][0]])
+def test_a_row_that_found_less_than_it_claims_is_wrong(case: Case) -> None:
+    less = replace(reply(case), usage=Usage(PROMPT, 32, PromptDetails(64)))
+    assert f"64 tokens were cached, at least {CACHED}" in wrong(case, less)
+
+
+@pytest.mark.parametrize("case", ["cold", "split"])
+def test_a_cold_row_that_found_something_is_wrong(case: Case) -> None:
+    warm = replace(reply(case), usage=Usage(PROMPT, 32, PromptDetails(64)))
+    assert "64 tokens were cached, a cold run has none" in wrong(case, warm)
+
+
+def test_a_cold_row_has_to_be_stored() -> None:
+    stored_less = wrong("cold", home=StoreTraffic(dram_bytes_in=5))
+    assert f"node-1 took in 5 B, {MOVED} B at least" in stored_less
+
+
+@pytest.mark.parametrize(
+    ("case", "tier"), [("dram", "hbm"), ("nvme", "dram"), ("remote", "nvme"), ("colocated", "dram")]
+)
+def test_a_row_from_another_tier_is_wrong(case: Case, tier: str) -> None:
+    served = reply(case, cached_by_tier={tier: CACHED})
+    assert f"the tier was {tier}, not {RIGHT[case][0]}" in wrong(case, served)
+
+
+@pytest.mark.parametrize("case", ["dram", "nvme", "remote"])
+def test_a_row_whose_worker_counted_too_few_bytes_is_wrong(case: Case) -> None:
+    tier, transport, _, _ = RIGHT[case]
+    less = reply(case, bytes_by_tier={tier: 1}, bytes_by_transport={"shm": MOVED, transport: 2})
+    assert f"from {tier} came 1 B" in wrong(case, less)
+    assert f"over {transport} came 2 B" in wrong(case, less)
+
+
+@pytest.mark.parametrize(
+    ("case", "counted"),
+    [("dram", "gave from dram 0 B"), ("nvme", "read from its files 0 B")],
+)
+def test_a_row_that_the_store_knows_nothing_of_is_wrong(case: Case, counted: str) -> None:
+    assert f"node-1 {counted}" in wrong(case, home=StoreTraffic())
+
+
+def test_the_engines_own_blocks_need_no_store() -> None:
+    asked = wrong("colocated", home=StoreTraffic(dram_bytes_out=7))
+    assert "node-1 gave 7 B, the engine had all" in asked
+
+
+def test_the_second_turn_comes_from_its_own_node() -> None:
+    assert wrong("second_turn", reply("second_turn", cached_by_tier={"hbm": 1664, "dram": 64}))
+    both = {"hbm": 1664, "dram": 64}
+    moved = {"dram": 64 * KV_BYTES}
+    mixed = reply("second_turn", cached_by_tier=both, bytes_by_tier=moved)
+    assert wrong("second_turn", mixed) == ""
+    cold = reply("second_turn", cached_by_tier={"nvme": CACHED})
+    assert "tokens came from nvme" in wrong("second_turn", cold)
+
+
+@pytest.mark.parametrize("case", ["cold", "dram", "colocated", "second_turn", "nvme"])
+def test_a_row_of_one_node_moves_nothing_between_nodes(case: Case) -> None:
+    assert "node-2 moved 9 B over tcp" in wrong(case, other=StoreTraffic(tcp_bytes_in=9))
+
+
+@pytest.mark.parametrize("case", ["remote", "split"])
+def test_both_ends_have_to_count_what_crossed(case: Case) -> None:
+    home, other = RIGHT[case][2:]
+    silent = structs.replace(home, tcp_bytes_out=3)
+    assert f"node-1 gave over tcp 3 B, {MOVED} B" in wrong(case, home=silent)
+    deaf = structs.replace(other, tcp_bytes_in=4)
+    assert f"node-2 took over tcp 4 B, {MOVED} B" in wrong(case, other=deaf)
+
+
+@pytest.mark.parametrize("case", ["nvme", "remote", "split"])
+def test_what_lay_in_dram_before_proves_nothing(case: Case) -> None:
+    node = OTHER if case in SERVES_AT_OTHER else HOME
+    stores = dict(zip(("home", "other"), RIGHT[case][2:], strict=True))
+    key = "other" if node == OTHER else "home"
+    stores[key] = structs.replace(stores[key], dram_entries_before=27)
+    assert f"{node} held 27 entries in dram before" in wrong(case, **stores)
+
+
+@pytest.mark.parametrize("case", ["remote", "split"])
+def test_what_lay_on_nvme_before_proves_nothing(case: Case) -> None:
+    other = structs.replace(RIGHT[case][3], nvme_entries_before=27)
+    assert "node-2 held 27 entries on nvme before" in wrong(case, other=other)
+
+
+@pytest.mark.parametrize("case", ["dram", "nvme", "remote"])
+@pytest.mark.parametrize("times", [{"last_layer_at": 9.0}, {"first_layer_at": None}])
+def test_layers_come_in_order_and_before_the_end(case: Case, times: dict[str, float]) -> None:
+    assert "out of order" in wrong(case, reply(case, **times))
+
+
+def test_a_hand_off_overlaps_the_prefill() -> None:
+    after = reply("split", first_layer_at=3.5, last_layer_at=4.0)
+    assert "the first has to come before the end" in wrong("split", after)
+    assert wrong("split", reply("split", last_layer_at=4.0)) == ""
+    assert "over tcp came 0 B" in wrong("split", reply("split", bytes_by_transport={}))
 
 
 def test_the_last_token_is_always_computed() -> None:
