@@ -20,6 +20,7 @@ from ...errors import (
     StoreUnavailable,
 )
 from ...keys import BlockKey, Namespace
+from ...opening import namespace_message
 from ..connections.channel import Channel, ChannelReply
 from ..deadline import Deadline
 from .job import Deliver, Job
@@ -179,7 +180,7 @@ class JobDesk:
 
     def attached(self) -> None:
         """io"""
-        self.channel.request(_open_namespace(self._namespace), self._opened)
+        self.channel.request(namespace_message(self._namespace), self._opened)
 
     def detached(self) -> None:
         """io"""
@@ -252,27 +253,3 @@ def raise_unless_done(result: JobResult) -> None:
 
 def _ignore(reply: ChannelReply) -> None:
     """The daemon counts what it refused."""
-
-
-def _open_namespace(namespace: Namespace) -> wire.OpenNamespace:
-    return wire.OpenNamespace(
-        digest=namespace.digest,
-        weights_id=namespace.weights_id,
-        tokenizer_digest=namespace.tokenizer_digest,
-        block_tokens=namespace.block_tokens,
-        rope_scaling=namespace.rope_scaling,
-        adapter_digest=namespace.adapter_digest,
-        salt=namespace.salt,
-        groups=[
-            (
-                group.kind,
-                group.num_layers,
-                group.num_kv_heads,
-                group.head_dim,
-                group.dtype,
-                group.v_head_dim,
-                group.window_tokens,
-            )
-            for group in namespace.layout.groups
-        ],
-    )

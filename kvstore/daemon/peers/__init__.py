@@ -1,0 +1,1 @@
+"""This daemon among its peers: who they are, what they hold, and bringing it here."""
