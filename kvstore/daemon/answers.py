@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from ..wire import Reply
 from .buffers import PayloadSink
 
-Respond = Callable[[Reply], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
@@ -36,12 +34,13 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Answered later: `start` gets the function to answer with and returns what cancels the wait;
-    after `timeout_s` seconds the answer is `expired`."""
+    """Answered later: `start` gets the function to answer with and returns what cancels the wait
+    (it is then not answered); after `timeout_s` seconds the answer is `expired`."""
 
     timeout_s: float
     start: Callable[[Respond], Callable[[], None]]
     expired: Reply
 
 
+Respond = Callable[[Reply | Outgoing], None]
 Answer = Reply | Outgoing | Incoming | Deferred

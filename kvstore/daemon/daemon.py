@@ -33,6 +33,7 @@ from .gate import Gate
 from .listeners import UnixListener
 from .server import DataServer
 from .settings import StoreSettings
+from .sources import Sources
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class StoreDaemon:
         self._membership = open_membership(settings.cluster)
         self._ready = False
         self._counters = Counters()
+        self._sources = Sources()
         with contextlib.ExitStack() as stack:
             self._data_dir = stack.enter_context(contextlib.closing(DataDir(settings.data_dir)))
             self._unix = stack.enter_context(contextlib.closing(UnixListener(settings.socket_path)))
@@ -98,6 +100,7 @@ class StoreDaemon:
             inline_bytes=int(settings.inline),
             max_clients=settings.max_clients,
             stats=lambda: msgspec.json.encode(self._report()),
+            sources=self._sources,
         )
         self._server = DataServer(
             self._store,

@@ -25,6 +25,7 @@ from .answers import Outgoing
 from .budget import Budget
 from .clients import ClientRegistry, Connection
 from .peer import Peer
+from .sources import Sources
 
 NONCE_BYTES = 32
 MAX_COPIED_BYTES = 256 << 20
@@ -53,12 +54,14 @@ class Gate:
         inline_bytes: int,
         max_clients: int,
         stats: Callable[[], bytes],
+        sources: Sources,
     ) -> None:
         self._store = store
         self._token = token.encode()
         self._shared_memory = shared_memory
         self._inline_bytes = inline_bytes
         self._stats = stats
+        self._sources = sources
         self._copies = Budget(MAX_COPIED_BYTES)
         self._last_owner = 0
         self.clients = ClientRegistry(
@@ -80,7 +83,14 @@ class Gate:
         if hello.quiesced:
             self._store.client_quiesced(client)
         peer = Peer(
-            self._store, owner, client, shared_memory, self._stats, time.monotonic, self._copies
+            self._store,
+            owner,
+            client,
+            shared_memory,
+            self._stats,
+            time.monotonic,
+            self._copies,
+            self._sources,
         )
         return peer, self._welcome(version, shared_memory)
 

@@ -278,14 +278,6 @@ class Session:
     def _act(self, request_id: int, what: Answer) -> None:
         if isinstance(what, Incoming):
             self._incoming = (request_id, what)
-        elif isinstance(what, Outgoing):
-            payload_bytes = sum(map(len, what.payload))
-            self._output.put(
-                wire.encode_frame(what.reply, request_id, payload_bytes),
-                what.payload,
-                descriptors=what.descriptors,
-                on_sent=what.release,
-            )
         elif isinstance(what, Deferred):
             self._defer(request_id, what)
         else:
@@ -298,9 +290,11 @@ class Session:
         number = self._last_wait  # not the client's id, which may repeat
         wait = self._waits[number] = _Wait()
 
-        def respond(reply: wire.Reply) -> None:
+        def respond(reply: wire.Reply | Outgoing) -> None:
             if self._waits.pop(number, None) is not None:
                 _cancel(wait)
+                if isinstance(reply, wire.Failure):
+                    self._counters.failures[reply.code] += 1
                 self._reply(request_id, reply)
 
         try:
@@ -318,10 +312,16 @@ class Session:
 
     # -- output -----------------------------------------------------------------------
 
-    def _reply(self, request_id: int, reply: wire.Reply) -> None:
+    def _reply(self, request_id: int, reply: wire.Reply | Outgoing) -> None:
         if not self._is_under_way():
             self._got_on()
-        self._output.put(wire.encode_frame(reply, request_id))
+        out = reply if isinstance(reply, Outgoing) else Outgoing(reply)
+        self._output.put(
+            wire.encode_frame(out.reply, request_id, sum(map(len, out.payload))),
+            out.payload,
+            descriptors=out.descriptors,
+            on_sent=out.release,
+        )
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._on_writable)

@@ -4,6 +4,8 @@ single-threaded; the daemon wraps it, tests drive it directly."""
 from .event_log import EventLog, Snapshot
 from .store import Store
 from .types import (
+    FILL_OWNER,
+    LOCAL_TRANSPORT,
     AuditReport,
     BlocksFound,
     EntryInfo,
@@ -12,6 +14,7 @@ from .types import (
     EvictScope,
     Explanation,
     ExtentCallback,
+    Origin,
     OwnerId,
     PoolSettings,
     ReserveResult,
@@ -21,6 +24,8 @@ from .types import (
 )
 
 __all__ = [
+    "FILL_OWNER",
+    "LOCAL_TRANSPORT",
     "AuditReport",
     "BlocksFound",
     "EntryInfo",
@@ -30,6 +35,7 @@ __all__ = [
     "Evicted",
     "Explanation",
     "ExtentCallback",
+    "Origin",
     "OwnerId",
     "PoolSettings",
     "ReserveResult",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..slots import HEAD, LENGTH, OFFSET, WORDS, SlotState
-from .catalog import DEAD, QUARANTINED, Catalog
+from .catalog import DEAD, QUARANTINED, REQUEST_SCOPED, Catalog
 from .entries import Entries
 from .pins import Pins
 from .pool import Holder
@@ -23,6 +23,7 @@ class _Walk:
         self.extents: dict[int, list[tuple[int, int]]] = {}
         self.used_bytes = self.reserved_bytes = self.quarantined_bytes = self.pinned_bytes = 0
         self.quarantined = 0
+        self.request_scoped: set[int] = set()
         self.committed: list[int] = []
         catalog = entries.catalog
         for slot in catalog.used_slots():
@@ -36,6 +37,8 @@ class _Walk:
                 self.pinned_bytes += taken
             if state == SlotState.RESERVED:
                 self.reserved_bytes += taken
+            if catalog.flags[slot] & REQUEST_SCOPED:
+                self.request_scoped.add(slot)
             if catalog.flags[slot] & QUARANTINED:
                 self.quarantined += 1
                 self.quarantined_bytes += taken
@@ -49,6 +52,7 @@ def audit(entries: Entries, reservations: Reservations, pins: Pins) -> AuditRepo
         *_compare_sums(entries, reservations, walk),
         *_compare_space(entries, walk),
         *_compare_catalog(entries.catalog, walk.committed),
+        *_compare_fills(entries.catalog, walk),
         *_compare_pins(entries, pins),
         *_compare_order(entries, walk.committed),
     ]
@@ -59,6 +63,8 @@ def audit(entries: Entries, reservations: Reservations, pins: Pins) -> AuditRepo
         pins=entries.counters.num_pins,
         in_flight=len(reservations),
         quarantined=walk.quarantined,
+        fills=len(entries.catalog.origins),
+        request_scoped=len(walk.request_scoped),
     )
 
 
@@ -102,6 +108,20 @@ def _compare_catalog(catalog: Catalog, committed: list[int]) -> Iterable[str]:
         state = catalog.words[slot * WORDS + HEAD] & 0xFF
         if state != SlotState.RESERVED or catalog.keys[slot] != key:
             yield f"pending key {key.hex()} leads to slot {slot}, which is no reservation of it"
+
+
+def _compare_fills(catalog: Catalog, walk: _Walk) -> Iterable[str]:
+    for slot in catalog.origins:
+        if catalog.words[slot * WORDS + HEAD] & 0xFF != SlotState.RESERVED:
+            yield f"fill in slot {slot} is no reservation"
+    for key, slot in catalog.filling.items():
+        if slot not in catalog.origins or catalog.keys[slot] != key:
+            yield f"filling key {key.hex()} leads to slot {slot}, which is no fill of it"
+    if walk.request_scoped != catalog.request_scoped:
+        yield (
+            f"{len(walk.request_scoped)} slots are request-scoped, {len(catalog.request_scoped)} "
+            "by account"
+        )
 
 
 def _compare_pins(entries: Entries, pins: Pins) -> Iterable[str]:

@@ -16,9 +16,11 @@ from ..slots import HEAD, WORDS, SlotState
 from .chains import Chains
 from .eviction import Links
 from .slot_table import SlotTable
+from .types import Origin
 
-SOFT_PINNED, DEAD, QUARANTINED = 1, 2, 4
-"""Bits of the flags column. DEAD: its end waits for the last unpin."""
+SOFT_PINNED, DEAD, QUARANTINED, REQUEST_SCOPED, DOOMED = 1, 2, 4, 8, 16
+"""Bits of the flags column. DEAD: its end waits for the last unpin. REQUEST_SCOPED: one request's,
+told to nobody. DOOMED: a fill of what was removed meanwhile; it ends, never becomes visible."""
 STRINGS = 0
 """Namespace number of string entries."""
 
@@ -30,7 +32,10 @@ class Catalog:
         self.table = SlotTable(max_entries)
         self.words = self.table.words
         self.committed: dict[bytes, int] = {}
-        self.pending: dict[bytes, int] = {}  # blocks still being written, first reservation
+        self.pending: dict[bytes, int] = {}  # blocks that clients still write, first reservation
+        self.filling: dict[bytes, int] = {}  # entries that come from another tier or node
+        self.origins: dict[int, Origin] = {}  # of fills
+        self.request_scoped: set[int] = set()
         self.chains = Chains()
         self.links = Links(self.words)
         self.namespaces = array("H")
@@ -55,12 +60,15 @@ class Catalog:
         self.keys[slot] = None
         self.flags[slot] = 0
         self.checksums.pop(slot, None)
+        self.request_scoped.discard(slot)
         self.table.give_back(slot)
 
     def forget(self, slots: NDArray[np.int64]) -> None:
         """Frees committed, unpinned slots all at once; no other slot may be linked to them."""
-        for slot in self.checksums.keys() & set(slots.tolist()):
+        gone = set(slots.tolist())
+        for slot in self.checksums.keys() & gone:
             del self.checksums[slot]
+        self.request_scoped -= gone
         for column in (*self.chains.columns(), *self.links.columns(), self.flags):
             np.frombuffer(column, f"u{column.itemsize}")[slots] = 0
         self.keys[slots] = None
@@ -84,6 +92,7 @@ class Catalog:
         """Gives memory of what is no longer there back."""
         self.committed = dict(self.committed)
         self.pending = dict(self.pending)
+        self.filling = dict(self.filling)
         self.checksums = dict(self.checksums)
         self._resize(self.table.trim())
 

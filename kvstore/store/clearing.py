@@ -13,13 +13,19 @@ from .catalog import STRINGS
 from .entries import DropReason, Entries
 from .namespaces import Namespaces
 from .pool import Holder
+from .reservations import Reservations
 
 
 def clear(
-    entries: Entries, namespaces: Namespaces, namespace: bytes | None, strings_only: bool
+    entries: Entries,
+    reservations: Reservations,
+    namespaces: Namespaces,
+    *,
+    namespace: bytes | None,
+    strings_only: bool,
 ) -> int:
     """Drops a namespace (digest), the string entries, or everything, with events. Returns how
-    many entries went."""
+    many entries went. What fills meanwhile ends."""
     catalog = entries.catalog
     if namespace is None and not strings_only:
         number = None
@@ -28,6 +34,13 @@ def clear(
         if opened is None and not strings_only:
             return 0
         number = opened.number if opened else STRINGS
+    reservations.doom_fills(
+        [
+            entry
+            for entry, slot in catalog.filling.items()
+            if number is None or catalog.namespaces[slot] == number
+        ]
+    )
     slots = list(catalog.committed.values())
     chosen = slots if number is None else [s for s in slots if catalog.namespaces[s] == number]
     if len(chosen) < len(slots):

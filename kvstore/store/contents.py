@@ -58,8 +58,15 @@ class Contents:
             for index in range(complete)
         ]
 
+    def checksum(self, slot: int, extent: int) -> int:
+        """Of one complete or announced extent, 0 of any other."""
+        table = self._catalog.checksums.get(slot)
+        if table is None:
+            return self._catalog.words[slot * WORDS + CHECKSUM]
+        return int.from_bytes(table[8 * extent : 8 * extent + 8], "little")
+
     def checksums(self, slots: Sequence[int]) -> bytes:
-        """u64 LE each, entry after entry, 0 where an extent is not complete."""
+        """u64 LE each, entry after entry, 0 where an extent is neither complete nor announced."""
         words, tables = self._catalog.words, self._catalog.checksums
         return b"".join(
             [

@@ -12,6 +12,7 @@ from ..types import Tier
 from ..wire import BlockEntry
 from .catalog import Catalog
 from .namespaces import OpenNamespace
+from .types import LOCAL_TRANSPORT
 
 
 class Covered(NamedTuple):
@@ -30,71 +31,91 @@ class Covered(NamedTuple):
         )
 
 
-def find_prefix(
-    catalog: Catalog,
-    namespace: OpenNamespace,
-    keys: Sequence[bytes],
-    coverage: Sequence[bytes],
-    pending: Mapping[bytes, int],
-) -> Covered:
-    """A block counts only if every shard of `coverage` is there: itself, or put together from
-    others. `pending` maps entries still being written that count as there."""
-    shards: dict[bytes, int] = {}
-    blocks: list[list[BlockEntry]] = []
-    slots: list[int] = []
-    for key in keys:
-        found = _find_block(catalog.committed, namespace, key, coverage, pending)
-        if found is None:
-            break
-        block = []
-        for shard, slot in found.items():
-            index = shards.setdefault(shard, len(shards))
-            block.append(_block_entry(catalog, slot, index))
-            slots.append(slot)
-        blocks.append(block)
-    return Covered(blocks, list(shards), slots)
+class Finder:
+    """Finds blocks among `places`, maps from entry to slot; the first that knows an entry wins."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        namespace: OpenNamespace,
+        coverage: Sequence[bytes],
+        places: Sequence[Mapping[bytes, int]],
+    ) -> None:
+        self._catalog = catalog
+        self._namespace = namespace
+        self._coverage = coverage
+        self._places = places
+
+    def prefix(self, keys: Sequence[bytes]) -> Covered:
+        """A block counts only if every shard of the coverage is there: itself, or put together
+        from others."""
+        shards: dict[bytes, int] = {}
+        blocks: list[list[BlockEntry]] = []
+        slots: list[int] = []
+        for key in keys:
+            found = self.block(key)
+            if found is None:
+                break
+            block = []
+            for shard, slot in found.items():
+                index = shards.setdefault(shard, len(shards))
+                block.append(self._block_entry(slot, index))
+                slots.append(slot)
+            blocks.append(block)
+        return Covered(blocks, list(shards), slots)
+
+    def block(self, key: bytes) -> dict[bytes, int] | None:
+        """Packed shard → slot of what covers the block; exact shards come first."""
+        prefix = b"k" + key
+        found: dict[bytes, int] = {}
+        present: dict[bytes, int] | None = None
+        for wanted in self._coverage:
+            slot = self._slot(prefix + wanted)
+            if slot is not None:
+                found[wanted] = slot
+                continue
+            if present is None:
+                present = self._present(prefix)
+            needed = self._namespace.cover(tuple(present), wanted)
+            if needed is None:
+                return None
+            for shard in needed:
+                found[shard] = present[shard]
+        return found
+
+    def _present(self, prefix: bytes) -> dict[bytes, int]:
+        slots = {shard: self._slot(prefix + shard) for shard in self._namespace.stored}
+        return {shard: slot for shard, slot in slots.items() if slot is not None}
+
+    def _slot(self, entry: bytes) -> int | None:
+        for place in self._places:
+            slot = place.get(entry)
+            if slot is not None:
+                return slot
+        return None
+
+    def _block_entry(self, slot: int, shard: int) -> BlockEntry:
+        words, position = self._catalog.words, slot * WORDS
+        head, place = words[position], words[position + PLACE]
+        origin = self._catalog.origins.get(slot)
+        return BlockEntry(
+            slot,
+            head >> 32,
+            place >> 32,
+            words[position + OFFSET],
+            shard,
+            head >> 8 & 0xFFFF,
+            origin.tier if origin else Tier.DRAM,
+        )
 
 
-def _find_block(
-    committed: Mapping[bytes, int],
-    namespace: OpenNamespace,
-    key: bytes,
-    coverage: Sequence[bytes],
-    pending: Mapping[bytes, int],
-) -> dict[bytes, int] | None:
-    """Packed shard → slot of what covers the block; exact shards come first."""
-    prefix = b"k" + key
-    found: dict[bytes, int] = {}
-    present: dict[bytes, int] | None = None
-    for wanted in coverage:
-        entry = prefix + wanted
-        slot = committed.get(entry) or pending.get(entry)
-        if slot is not None:
-            found[wanted] = slot
-            continue
-        if present is None:
-            present = {}
-            for shard in namespace.stored:
-                slot = committed.get(prefix + shard) or pending.get(prefix + shard)
-                if slot is not None:
-                    present[shard] = slot
-        needed = namespace.cover(tuple(present), wanted)
-        if needed is None:
-            return None
-        for shard in needed:
-            found[shard] = present[shard]
-    return found
-
-
-def _block_entry(catalog: Catalog, slot: int, shard: int) -> BlockEntry:
-    words, position = catalog.words, slot * WORDS
-    head, place = words[position], words[position + PLACE]
-    return BlockEntry(
-        slot,
-        head >> 32,
-        place >> 32,
-        words[position + OFFSET],
-        shard,
-        head >> 8 & 0xFFFF,
-        Tier.DRAM,
-    )
+def transports(catalog: Catalog, blocks: Sequence[Sequence[BlockEntry]]) -> list[str]:
+    """How each block comes to this node's DRAM; empty when all lie there."""
+    origins = catalog.origins
+    if not origins:
+        return []
+    ways = []
+    for block in blocks:
+        filling = [origins[entry.slot] for entry in block if entry.slot in origins]
+        ways.append(filling[0].transport if filling else LOCAL_TRANSPORT)
+    return ways if any(way != LOCAL_TRANSPORT for way in ways) else []

@@ -18,7 +18,16 @@ from ..events import EventKind
 from ..slots import HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
 from ..types import Tier
 from .allocator import occupied_bytes
-from .catalog import DEAD, SOFT_PINNED, STRINGS, Catalog, block_key_of, is_block, shard_of
+from .catalog import (
+    DEAD,
+    REQUEST_SCOPED,
+    SOFT_PINNED,
+    STRINGS,
+    Catalog,
+    block_key_of,
+    is_block,
+    shard_of,
+)
 from .counters import Counters
 from .event_log import EventLog, Holding
 from .expiry import Expiry
@@ -105,6 +114,8 @@ class Entries:
         if namespace == STRINGS:
             self._make_evictable(slots)
             self.announce("stored", STRINGS, keys)
+        elif catalog.flags[slots[0]] & REQUEST_SCOPED:
+            self._make_evictable(slots)
         else:
             self._make_evictable(reversed(slots))
             self._link(slots, parents, tick)
@@ -189,7 +200,7 @@ class Entries:
         at once, or with the last unpin."""
         catalog = self.catalog
         by_namespace: dict[int, list[bytes]] = {}
-        for slot in slots:
+        for slot in self._announced(slots):
             by_namespace.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
         self._remember(slots, reason)
         self.withdraw_many(slots)
@@ -202,7 +213,7 @@ class Entries:
         """Like `drop`, for victims: announced together by `announce_evictions`, or before the next
         event."""
         catalog = self.catalog
-        for slot in slots:
+        for slot in self._announced(slots):
             self._evicted.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
         self._remember(slots, DropReason.EVICTED)
         self.counters.evictions += len(slots)
@@ -304,6 +315,11 @@ class Entries:
 
     # -- events -----------------------------------------------------------------------
 
+    def _announced(self, slots: Sequence[int]) -> Sequence[int]:
+        """Those that others were told of: all but what one request needs for itself."""
+        scoped = self.catalog.request_scoped
+        return [slot for slot in slots if slot not in scoped] if scoped else slots
+
     def announce(
         self, kind: EventKind, namespace: int, entries: Sequence[bytes], parent: bytes = b""
     ) -> None:
@@ -354,7 +370,8 @@ class Entries:
     def holdings(self) -> list[Holding]:
         """Committed entries by namespace."""
         catalog = self.catalog
-        slots = np.fromiter(catalog.committed.values(), np.int64, len(catalog.committed))
+        committed = self._announced(list(catalog.committed.values()))
+        slots = np.fromiter(committed, np.int64, len(committed))
         numbers = np.frombuffer(catalog.namespaces, np.uint16)[slots]
         return [
             Holding(

@@ -92,6 +92,12 @@ class Inspection:
             )
         if entry in catalog.pending:
             return Explanation(text, "reserved", "its writer has not committed it yet")
+        filling = catalog.filling.get(entry)
+        if filling is not None:
+            origin = catalog.origins[filling]
+            return Explanation(
+                text, "reserved", f"it comes from {origin.tier} by {origin.transport}"
+            )
         reason = self._entries.drops.get(entry)
         if reason is not None:
             return Explanation(text, "dropped", reason.value)
@@ -159,9 +165,9 @@ class Inspection:
         return -1 if opened is None else opened.number
 
     def _is_committed(self, slot: int) -> bool:
-        """And still found under its key."""
+        """And still found under its key, and no request's own."""
         head = self._catalog.words[slot * WORDS + HEAD]
-        if head & 0xFF != SlotState.COMMITTED:
+        if head & 0xFF != SlotState.COMMITTED or slot in self._catalog.request_scoped:
             return False
         return self._catalog.committed.get(self._catalog.keys[slot]) == slot
 

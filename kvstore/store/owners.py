@@ -5,7 +5,7 @@ from __future__ import annotations
 from moontide.transfer.types import Instance
 
 from ..errors import Conflict, InvalidRequest, OutOfSpace
-from .types import OwnerId
+from .types import FILL_OWNER, OwnerId
 
 MAX_OWNERS = 65536
 
@@ -23,11 +23,14 @@ class Owner:
 
 
 class Owners:
-    def __init__(self) -> None:
-        self._owners: dict[OwnerId, Owner] = {}
+    """Connections, and the store's own owner, which makes the fills and is never counted."""
+
+    def __init__(self, store: Instance) -> None:
+        self.fills = Owner(FILL_OWNER, store)
+        self._owners: dict[OwnerId, Owner] = {FILL_OWNER: self.fills}
 
     def __len__(self) -> int:
-        return len(self._owners)
+        return len(self._owners) - 1
 
     def __contains__(self, owner_id: OwnerId) -> bool:
         return owner_id in self._owners
@@ -35,7 +38,7 @@ class Owners:
     def connect(self, owner_id: OwnerId, client: Instance) -> None:
         if owner_id in self._owners:
             raise Conflict(f"owner {owner_id} is connected already")
-        if len(self._owners) >= MAX_OWNERS:
+        if len(self) >= MAX_OWNERS:
             raise OutOfSpace(f"{MAX_OWNERS} connections are open; close some")
         self._owners[owner_id] = Owner(owner_id, client)
 

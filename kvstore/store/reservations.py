@@ -17,7 +17,17 @@ from ..errors import InvalidRequest
 from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
 from ..types import IfExists, PutResult, PutStatus, ReserveStatus
 from .allocator import occupied_bytes
-from .catalog import QUARANTINED, SOFT_PINNED, STRINGS, Catalog
+from .arrivals import Arrivals
+from .catalog import (
+    DOOMED,
+    QUARANTINED,
+    REQUEST_SCOPED,
+    SOFT_PINNED,
+    STRINGS,
+    Catalog,
+    block_key_of,
+    is_block,
+)
 from .checks import check_checksums, check_same_length
 from .entries import DropReason, Entries
 from .owners import Owner
@@ -25,7 +35,7 @@ from .placement import Placement
 from .pool import Arena
 from .shares import Shares
 from .slot_table import NO_SLOT
-from .types import ExtentCallback, ReserveResult
+from .types import ExtentCallback, Origin, ReserveResult
 from .watchers import Watchers
 
 _U64 = struct.Struct("<Q")
@@ -36,7 +46,7 @@ _EXISTS_ALREADY = ReserveResult(ReserveStatus.EXISTS)
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What the reservations of one call share."""
+    """What the reservations of one call share. One with an `origin` is a fill."""
 
     owner: Owner
     namespace: int = STRINGS
@@ -45,6 +55,8 @@ class Batch:
     soft_pin: bool = False
     shared_memory: bool = False
     parents: dict[bytes, bytes] = field(default_factory=dict)  # block key → the one before it
+    request_scoped: bool = False
+    origin: Origin | None = None
 
 
 class _Group:
@@ -71,6 +83,7 @@ class Reservations:
         self._open: dict[int, Batch] = {}
         self._quarantine: dict[Instance, list[int]] = {}
         self.watchers = Watchers()
+        self.arrivals = Arrivals()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -95,12 +108,13 @@ class Reservations:
         now: float,
     ) -> list[ReserveResult]:
         committed = self._catalog.committed
+        filling = self._catalog.filling if batch.origin else {}
         keep = batch.if_exists != "replace"
         most = self._pool.settings.segment_bytes
         arena = self._pool.arena_of(batch.owner.client) if batch.shared_memory else None
         results = []
         for entry, size, extents in zip(entries, sizes, num_extents, strict=True):
-            if keep and entry in committed:
+            if (keep and entry in committed) or entry in filling:
                 results.append(_EXISTS_ALREADY)
             elif size > most:
                 reason = f"{size} bytes; an entry has at most {most} (one segment)"
@@ -108,7 +122,18 @@ class Reservations:
             else:
                 results.append(self._reserve_one(batch, arena, entry, size, extents, now))
         self._entries.announce_evictions()
+        self._tell_arrivals(
+            [
+                entry
+                for entry, result in zip(entries, results, strict=True)
+                if result.status is ReserveStatus.RESERVED
+            ]
+        )
         return results
+
+    def _tell_arrivals(self, entries: Sequence[bytes]) -> None:
+        if self.arrivals:
+            self.arrivals.changed({block_key_of(entry) for entry in entries if is_block(entry)})
 
     def _reserve_one(
         self,
@@ -150,7 +175,13 @@ class Reservations:
             catalog.flags[slot] = SOFT_PINNED
         if num_extents > 1:
             catalog.checksums[slot] = bytearray(8 * num_extents)
-        if batch.namespace != STRINGS:
+        if batch.request_scoped:
+            catalog.flags[slot] |= REQUEST_SCOPED
+            catalog.request_scoped.add(slot)
+        if batch.origin is not None:
+            catalog.filling[entry] = slot
+            catalog.origins[slot] = batch.origin
+        elif batch.namespace != STRINGS:
             catalog.pending.setdefault(entry, slot)
         self._open[slot] = batch
         batch.owner.reserved.add(slot)
@@ -206,6 +237,28 @@ class Reservations:
             words[slot * WORDS + HEAD] = generation << 32 | (extent + 1) << 8 | SlotState.RESERVED
             if slot in self.watchers:
                 self.watchers.advanced(slot, extent + 1)
+
+    def announce_checksums(
+        self, owner: Owner, slot: int, generation: int, checksums: Sequence[int]
+    ) -> None:
+        """What the extents will sum up to, known before they are here."""
+        check_checksums(checksums)
+        self.check_open(owner, slot, generation)
+        _, num_extents = self._progress(slot)
+        if len(checksums) != num_extents:
+            raise InvalidRequest(
+                f"{len(checksums)} checksums for slot {slot}, which has {num_extents} extents"
+            )
+        for extent, checksum in enumerate(checksums):
+            self._set_checksum(slot, extent, checksum)
+
+    def doom_fills(self, entries: Iterable[bytes]) -> None:
+        """These entries were removed while they come from elsewhere: nobody finds them any more,
+        and they end when their writer is done."""
+        for entry in entries:
+            slot = self._catalog.filling.pop(entry, None)
+            if slot is not None:
+                self._catalog.flags[slot] |= DOOMED
 
     def commit(
         self,
@@ -291,7 +344,12 @@ class Reservations:
     def _become_visible(self, slot: int, batch: Batch, group: _Group, now: float) -> PutResult:
         catalog = self._catalog
         key = catalog.keys[slot]
+        if catalog.flags[slot] & DOOMED:
+            self._end(slot)
+            return PutResult(PutStatus.FAILED, "removed while it was filled")
         self._entries.expire_among([key], now)
+        if batch.namespace == STRINGS and batch.origin is None:
+            self.doom_fills([key])  # of the value that was there before
         existing = catalog.committed.get(key)
         if existing is not None:
             if batch.if_exists != "replace":
@@ -312,6 +370,7 @@ class Reservations:
             for slot in slots:
                 self._entries.expiry.set(slot, now + batch.ttl_s)
         self._entries.publish(slots, batch.parents, now)
+        self._tell_arrivals([self._catalog.keys[slot] for slot in slots])
 
     def watch(
         self, slot: int, generation: int, extent: int, callback: ExtentCallback
@@ -380,8 +439,10 @@ class Reservations:
         occupied = self._entries.occupied(slot)
         self._counters.reserved_bytes -= occupied
         self._shares.give_back(batch.owner.client, occupied)
-        if batch.namespace != STRINGS and catalog.pending.get(catalog.keys[slot]) == slot:
-            del catalog.pending[catalog.keys[slot]]
+        catalog.origins.pop(slot, None)
+        place = catalog.filling if batch.origin else catalog.pending
+        if place.get(catalog.keys[slot]) == slot:
+            del place[catalog.keys[slot]]
         return batch
 
 

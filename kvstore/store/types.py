@@ -11,13 +11,18 @@ import msgspec
 from moontide.transfer.types import PAGE_BYTES, Instance
 
 from ..errors import InvalidRequest
-from ..types import ReserveStatus
+from ..types import ReserveStatus, Tier
 from ..wire import BlockEntry
 
 OwnerId = int
 """One connection, as the daemon numbers them. What an owner reserved or pinned ends with it."""
 ExtentCallback = Callable[[bool], None]
 """True: the extent is complete. False: the reservation ended before it was."""
+
+FILL_OWNER: OwnerId = 0
+"""The store's own: fills are reserved by it. Connections are numbered from 1 on."""
+LOCAL_TRANSPORT = "shm"
+"""How a client on this machine gets what lies in this node's DRAM."""
 
 MAX_POOL_ENTRIES = (1 << 32) - 2
 MAX_SEGMENTS = 1 << 16
@@ -32,8 +37,8 @@ class PoolSettings:
     one segment. `protected_ratio` is the share of bytes that slru keeps for entries hit twice;
     `max_pin_ratio` is the share of the tier (its bytes, its entries) that one client process may
     pin, `max_total_pin_ratio` what all may together; `max_reserved_ratio` is the share that one may
-    have reserved and not committed, quarantine included. A larger `max_pin_ratio` wins over the
-    total."""
+    have reserved and not committed, quarantine included (all fills together count as one client).
+    A larger `max_pin_ratio` wins over the total."""
 
     dram_bytes: int
     segment_bytes: int
@@ -96,13 +101,21 @@ class ReserveResult(NamedTuple):
     reason: str = ""
 
 
+class Origin(NamedTuple):
+    """Where a fill's bytes come from, and how. Kept only while it fills."""
+
+    tier: Tier
+    transport: str  # "file", "tcp", …
+
+
 class BlocksFound(NamedTuple):
     """Fields of `wire.BlocksReply`, in its order."""
 
     blocks: list[list[BlockEntry]]
     shards: list[bytes]
     checksums: bytes
-    ticket: bytes = b""
+    ticket: bytes
+    transports: list[str]
 
 
 class Revocation(NamedTuple):
@@ -184,7 +197,9 @@ class Stats(msgspec.Struct, frozen=True):
     tiers: dict[str, TierStats]
     pins: int  # pinned entries, each counted once a holder
     tickets: int  # holders: views and tickets
-    in_flight: int  # reservations
+    in_flight: int  # reservations, fills included
+    fills: int  # reservations of the store's own, filled from another tier or node
+    request_scoped: int  # blocks of one request, being written or committed
     quarantined: int  # reservations of vanished writers
     clients: int  # connections
     namespaces: int
@@ -210,3 +225,5 @@ class AuditReport(msgspec.Struct, frozen=True):
     pins: int
     in_flight: int
     quarantined: int
+    fills: int = 0
+    request_scoped: int = 0

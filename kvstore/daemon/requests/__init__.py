@@ -14,7 +14,7 @@ from ... import wire
 from ...errors import InvalidRequest
 from ..answers import Answer, Incoming
 from ..peer import Peer
-from . import blocks, entries, segments
+from . import blocks, entries, lookups, segments, waiting
 
 _Handler = Callable[[Peer, Any], Answer]
 _PayloadHandler = Callable[[Peer, Any, int], Incoming]
@@ -35,9 +35,9 @@ _HANDLERS: dict[type[wire.Request], _Handler] = {
     wire.ReportCorrupt: entries.report_corrupt,
     wire.OpenNamespace: blocks.open_namespace,
     wire.ReserveBlocks: blocks.reserve,
-    wire.LookupBlocks: blocks.lookup,
-    wire.AwaitExtent: blocks.await_extent,
-    wire.AwaitExtents: blocks.await_extents,
+    wire.LookupBlocks: lookups.lookup,
+    wire.AwaitExtent: waiting.await_extent,
+    wire.AwaitExtents: waiting.await_extents,
     wire.PublishHbm: blocks.publish_hbm,
     wire.MapSegment: segments.map_segment,
     wire.ReleaseSegment: segments.release_segment,

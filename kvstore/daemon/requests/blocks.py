@@ -1,20 +1,16 @@
-"""Requests on KV blocks: namespaces, prefixes, layer streams, engines' own caches."""
+"""Requests on KV blocks: namespaces, writing, engines' own caches."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import cast
 
 from ... import wire
-from ...errors import InvalidRequest, LayoutMismatch, StoreTimeout, ViewExpired
+from ...errors import InvalidRequest, LayoutMismatch
 from ...keys import BLOCK_KEY_BYTES, Namespace
 from ...layout import Group, Kind, KVLayout
-from ..answers import Deferred, Respond
 from ..peer import Peer
 from . import checks
-from .entries import reserved_reply
+from .entries import LEAST_TTL_SECONDS, reserved_reply
 
 MAX_NAME_CHARS = 1024
 LEAST_WAIT_SECONDS = 0.001
@@ -45,6 +41,7 @@ def reserve(peer: Peer, message: wire.ReserveBlocks) -> wire.Reserved:
             f"parent has {len(message.parent)} bytes; a block key has {BLOCK_KEY_BYTES}, "
             "the first block's parent 0"
         )
+    checks.seconds("ttl_s", message.ttl_s, least=LEAST_TTL_SECONDS)
     results = peer.store.reserve_blocks(
         peer.owner,
         message.namespace,
@@ -52,87 +49,11 @@ def reserve(peer: Peer, message: wire.ReserveBlocks) -> wire.Reserved:
         message.parent,
         checks.shards(message.shards, len(keys)),
         shared_memory=peer.shared_memory,
+        ttl_s=message.ttl_s,
+        request_scoped=message.request_scoped,
         now=peer.clock(),
     )
     return reserved_reply(results)
-
-
-def lookup(peer: Peer, message: wire.LookupBlocks) -> wire.BlocksReply:
-    checks.seconds("pin_s", message.pin_s)
-    keys = checks.block_keys(message.keys)
-    found = peer.store.lookup_blocks(
-        peer.owner,
-        message.namespace,
-        keys,
-        checks.shards(message.coverage, len(keys)),
-        message.pin_s,
-        message.pending,
-        peer.clock(),
-    )
-    return wire.BlocksReply(*found)
-
-
-def await_extent(peer: Peer, message: wire.AwaitExtent) -> Deferred:
-    checks.reservations([message.slot], [message.generation])
-    checks.seconds("timeout_s", message.timeout_s, least=LEAST_WAIT_SECONDS)
-    what = f"extent {message.extent} of slot {message.slot}"
-    ended = ViewExpired(f"{what}: the entry ended before it was complete; look it up again")
-    late = StoreTimeout(f"{what} was not complete within {message.timeout_s:g} s")
-
-    def start(respond: Respond) -> Callable[[], None]:
-        def tell(complete: bool) -> None:
-            respond(wire.Ok() if complete else wire.Failure(ended.code, str(ended)))
-
-        return peer.store.watch_extent(message.slot, message.generation, message.extent, tell)
-
-    return Deferred(message.timeout_s, start, wire.Failure(late.code, str(late)))
-
-
-def await_extents(peer: Peer, message: wire.AwaitExtents) -> Deferred:
-    checks.reservations(message.slots, message.generations)
-    checks.seconds("timeout_s", message.timeout_s, least=LEAST_WAIT_SECONDS)
-    late = StoreTimeout(
-        f"extent {message.extent} of {len(message.slots)} entries was not complete within "
-        f"{message.timeout_s:g} s"
-    )
-    places = list(zip(message.slots, message.generations, strict=True))
-
-    def start(respond: Respond) -> Callable[[], None]:
-        complete = bytearray(len(places))
-        cancels: list[Callable[[], None]] = []
-        missing = len(places)
-
-        def tell(index: int, is_complete: bool) -> None:
-            nonlocal missing
-            complete[index] = is_complete
-            missing -= 1
-            if not missing:
-                respond(_extents_reply(peer, places, message.extent, bytes(complete)))
-
-        if not places:
-            respond(wire.ExtentsReply(b"", b""))
-        for index, (slot, generation) in enumerate(places):
-            cancels.append(
-                peer.store.watch_extent(slot, generation, message.extent, partial(tell, index))
-            )
-
-        def cancel_all() -> None:
-            for cancel in cancels:
-                cancel()
-
-        return cancel_all
-
-    return Deferred(message.timeout_s, start, wire.Failure(late.code, str(late)))
-
-
-def _extents_reply(
-    peer: Peer, places: Sequence[tuple[int, int]], extent: int, complete: bytes
-) -> wire.ExtentsReply:
-    checksums = array("Q", bytes(8 * len(places)))
-    for index, (slot, generation) in enumerate(places):
-        if complete[index]:
-            checksums[index] = peer.store.extents(slot, generation)[extent].checksum
-    return wire.ExtentsReply(complete, checksums.tobytes())
 
 
 def publish_hbm(peer: Peer, message: wire.PublishHbm) -> wire.Ok:

@@ -228,7 +228,7 @@ def test_prefix_of_an_unknown_chain_is_empty(node: Node, namespace: int, chain: 
     found = node.store.lookup_blocks(
         node.connect(), namespace, chain(2), [WHOLE], 5.0, False, node.now
     )
-    assert found == ([], [], b"", b"")
+    assert found == ([], [], b"", b"", [])
     assert node.store.exists([EntryId(b"k"), EntryId(b"")], node.now) == [False, False]
 
 

@@ -1,0 +1,124 @@
+"""LookupBlocks: this node's DRAM, then its disk, then other nodes, then the answer.
+
+Sources only reserve fills; the lookup that follows them counts those like what lies in DRAM. So the
+answer is made in one step, and pins what it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ... import wire
+from ...errors import StoreError
+from ...keys import BlockKey
+from ...layout import Shard
+from ..answers import Deferred, Respond
+from ..peer import Peer
+from ..sources import BlockSource, BlocksWanted
+from . import checks
+
+SOURCE_SECONDS = 1.0
+"""For all sources together, unless the client says less."""
+GRACE_SECONDS = 1.0
+"""A source that does not keep its deadline costs the client's own, not for ever."""
+
+
+def lookup(peer: Peer, message: wire.LookupBlocks) -> wire.BlocksReply | Deferred:
+    checks.seconds("pin_s", message.pin_s)
+    checks.seconds("wait_s", message.wait_s)
+    checks.seconds("timeout_s", message.timeout_s)
+    keys = checks.block_keys(message.keys)
+    asked = _Lookup(peer, message, keys, checks.shards(message.coverage, len(keys)))
+    if asked.is_complete():
+        return asked.find()
+    limit_s = SOURCE_SECONDS if message.timeout_s is None else message.timeout_s
+    seconds = max(message.wait_s, min(limit_s, SOURCE_SECONDS))
+    return Deferred(seconds + GRACE_SECONDS, asked.start, wire.BlocksReply([], [], b""))
+
+
+class _Lookup:
+    """One lookup. It ends when it has answered, or when `_cancel` was called."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        message: wire.LookupBlocks,
+        keys: Sequence[BlockKey],
+        coverage: Sequence[Shard],
+    ) -> None:
+        self._peer = peer
+        self._message = message
+        self._keys = keys
+        self._coverage = coverage
+        sources = peer.sources
+        self._sources = sources.local_blocks() if message.local_only else sources.blocks()
+        self._left: Iterator[BlockSource] = iter(self._sources)
+        limit_s = SOURCE_SECONDS if message.timeout_s is None else message.timeout_s
+        self._wanted = BlocksWanted(
+            message.namespace, keys, coverage, peer.clock() + min(limit_s, SOURCE_SECONDS)
+        )
+        self._unwatch: Callable[[], None] | None = None
+        self._ended = False
+
+    def is_complete(self) -> bool:
+        """Nobody need be asked, and there is nothing to wait for."""
+        if not self._sources and not self._message.wait_s:
+            return True
+        return not self._keys or not self._peer.store.missing(
+            self._message.namespace, self._keys, self._coverage
+        )
+
+    def find(self) -> wire.BlocksReply:
+        message = self._message
+        found = self._peer.store.lookup_blocks(
+            self._peer.owner,
+            message.namespace,
+            self._keys,
+            self._coverage,
+            message.pin_s,
+            message.pending,
+            self._peer.clock(),
+        )
+        return wire.BlocksReply(*found)
+
+    def start(self, respond: Respond) -> Callable[[], None]:
+        self._respond = respond
+        self._ask_next()
+        return self._cancel
+
+    def _ask_next(self) -> None:
+        """Runs again when a source has done what it can."""
+        if self._ended:
+            return
+        source = next(self._left, None)
+        if source is None or self.is_complete():
+            self._look()
+        else:
+            source.prepare(self._wanted, self._ask_next)
+
+    def _look(self) -> None:
+        """Answers, or waits for the first block."""
+        if self._ended:
+            return
+        try:
+            reply = self.find()
+            if not reply.blocks and self._message.wait_s:
+                self._watch()
+                return
+        except StoreError as error:
+            self._answer(wire.Failure(error.code, str(error)))
+        else:
+            self._answer(reply)
+
+    def _watch(self) -> None:
+        if self._unwatch is None:
+            self._unwatch = self._peer.store.watch_block(self._keys[0], self._look)
+
+    def _answer(self, reply: wire.Reply) -> None:
+        self._cancel()
+        self._respond(reply)
+
+    def _cancel(self) -> None:
+        self._ended = True
+        if self._unwatch is not None:
+            self._unwatch()

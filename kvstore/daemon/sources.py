@@ -1,0 +1,71 @@
+"""Where a lookup gets what this node's DRAM lacks: its own disk, then other nodes.
+
+Whatever a source brings comes as a fill (ADR 0010): its place in DRAM is reserved by FILL_OWNER,
+and from that moment on the block counts, while its layers arrive one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..keys import BlockKey, EntryId
+from ..layout import Shard
+
+Then = Callable[[], None]
+"""Runs once, in the loop: at once or later, at the deadline at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksWanted:
+    """A chain of blocks from its first on, and the shards its reader needs of each."""
+
+    namespace: int
+    keys: Sequence[BlockKey]
+    coverage: Sequence[Shard]
+    deadline: float  # monotonic seconds
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesWanted:
+    """String entries that do not lie in DRAM."""
+
+    entries: Sequence[EntryId]
+    deadline: float
+
+
+class BlockSource(Protocol):
+    def prepare(self, request: BlocksWanted, then: Then) -> None:
+        """Reserves fills for what it can bring of the blocks that the store lacks
+        (`Store.missing`), in order of the chain, then calls `then`. Never raises: what fails is
+        not brought."""
+
+
+class EntrySource(Protocol):
+    def holds(self, entries: Sequence[EntryId]) -> list[bool]:
+        """Which of these it could bring, as far as it knows."""
+
+    def bring(self, request: EntriesWanted, then: Then) -> None:
+        """Fills what it can, then calls `then`: what was filled is committed by then. Never
+        raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """This node's own disk, and other nodes; None where there is none. Disk comes first, and peers
+    ask each other for no more than that."""
+
+    disk_blocks: BlockSource | None = None
+    disk_entries: EntrySource | None = None
+    peer_blocks: BlockSource | None = None
+    peer_entries: EntrySource | None = None
+
+    def blocks(self) -> list[BlockSource]:
+        return [source for source in (self.disk_blocks, self.peer_blocks) if source]
+
+    def local_blocks(self) -> list[BlockSource]:
+        return [self.disk_blocks] if self.disk_blocks else []
+
+    def entries(self) -> list[EntrySource]:
+        return [source for source in (self.disk_entries, self.peer_entries) if source]

@@ -1,0 +1,117 @@
+"""Finding what a store holds, and holding it while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..keys import BlockKey, EntryId
+from ..layout import Shard
+from ..types import Located
+from .checks import check_chain, check_keys
+from .coverage import Finder, transports
+from .parts import StoreParts
+from .types import BlocksFound, OwnerId
+
+
+class StoreFinding(StoreParts):
+    """Lookups, pins, and waiting for what is not there yet."""
+
+    def lookup(
+        self, owner: OwnerId, entries: Sequence[EntryId], pin_s: float | None, now: float
+    ) -> tuple[list[Located | None], bytes]:
+        """One `Located` or None an entry, and a ticket (b"" without a pin or a hit). `pin_s`: None
+        no pin, 0 a view that ends with its owner, > 0 a ticket with that TTL. Raises OutOfSpace
+        when the client would pin more than its share."""
+        requester = self._owners.get(owner)
+        if pin_s is None:
+            return self._find(entries, lambda hits: b"", now)
+        return self._find(entries, lambda hits: self._pins.take(requester, hits, pin_s, now), now)
+
+    def lookup_to_send(
+        self, owner: OwnerId, entries: Sequence[EntryId], now: float
+    ) -> tuple[list[Located | None], bytes]:
+        """As `lookup`, for bytes that leave straight from the pool: one entry may always be on its
+        way to a client. Raises OutOfSpace for more than its share."""
+        requester = self._owners.get(owner)
+        return self._find(entries, lambda hits: self._pins.take_to_send(requester, hits), now)
+
+    def _find(
+        self, entries: Sequence[EntryId], pin: Callable[[list[int]], bytes], now: float
+    ) -> tuple[list[Located | None], bytes]:
+        self._entries.expire_among(entries, now)
+        committed, counters = self._catalog.committed, self._counters
+        slots = [committed.get(entry) for entry in entries]
+        hits = [slot for slot in slots if slot is not None]
+        ticket = pin(hits) if hits else b""
+        self._entries.touch(hits, now)
+        found = [None if slot is None else self._contents.locate(slot) for slot in slots]
+        counters.hits += len(hits)
+        counters.misses += len(slots) - len(hits)
+        counters.bytes_out += sum([located.length for located in found if located is not None])
+        return found, ticket
+
+    def lookup_blocks(
+        self,
+        owner: OwnerId,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        coverage: Sequence[Shard],
+        pin_s: float | None,
+        pending: bool,
+        now: float,
+    ) -> BlocksFound:
+        """Longest prefix of `keys` whose stored shards cover `coverage`, no longer than what the
+        client may pin; see `lookup` for pins, of which one block must fit. Entries that fill count;
+        `pending` also counts what clients still write."""
+        check_chain(keys, coverage)
+        requester = self._owners.get(owner)
+        found = self._finder(namespace, coverage, pending).prefix(keys)
+        ticket = b""
+        if pin_s is not None and found.slots:
+            room = self._pins.room(requester, found.slots)
+            found = found.within(max(room, len(found.blocks[0])))
+            ticket = self._pins.take(requester, found.slots, pin_s, now)
+        self._entries.touch(reversed(found.slots), now)
+        self._counters.hits += len(found.slots)
+        self._counters.misses += (len(keys) - len(found.blocks)) * len(coverage)
+        checksums = self._contents.checksums(found.slots)
+        ways = transports(self._catalog, found.blocks)
+        return BlocksFound(found.blocks, found.shards, checksums, ticket, ways)
+
+    def missing(
+        self, namespace: int, keys: Sequence[BlockKey], coverage: Sequence[Shard]
+    ) -> list[int]:
+        """Positions of `keys` whose blocks are neither committed nor filling."""
+        check_chain(keys, coverage)
+        finder = self._finder(namespace, coverage, False)
+        return [index for index, key in enumerate(keys) if finder.block(key) is None]
+
+    def watch_block(self, key: BlockKey, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls back whenever something of this block was reserved or committed, until the returned
+        function is called. Raises Busy beyond the bound."""
+        check_keys([key])
+        return self._reservations.arrivals.watch(key, callback)
+
+    def _finder(self, namespace: int, coverage: Sequence[Shard], pending: bool) -> Finder:
+        catalog, opened = self._catalog, self._namespaces.get(namespace)
+        wanted = [shard.pack() for shard in coverage]
+        for shard in wanted:
+            opened.geometry(shard)
+        places = [catalog.committed, catalog.filling]
+        return Finder(catalog, opened, wanted, [*places, catalog.pending] if pending else places)
+
+    def exists(self, entries: Sequence[EntryId], now: float) -> list[bool]:
+        self._entries.expire_among(entries, now)
+        committed = self._catalog.committed
+        return [entry in committed for entry in entries]
+
+    def unpin(self, owner: OwnerId, ticket: bytes, read_bytes: int = 0) -> None:
+        """Ends a view of this owner, or a ticket of anyone; `read_bytes` were read under it. Raises
+        InvalidRequest (counted) on an unknown one or another owner's view."""
+        self._pins.release(self._owners.get(owner), ticket)
+        self._counters.bytes_out += read_bytes
+
+    def renew(self, ticket: bytes, ttl_s: float, now: float) -> None:
+        """Raises InvalidRequest on an unknown or expired ticket, or a view."""
+        self._pins.expire(now)
+        self._pins.renew(ticket, ttl_s, now)

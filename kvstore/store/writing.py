@@ -1,0 +1,214 @@
+"""Writing into a store: reserve, fill, advance, commit or abort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+
+from ..errors import InvalidRequest
+from ..keys import BlockKey, EntryId, Namespace
+from ..layout import Shard
+from ..types import Extent, IfExists, PutResult
+from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
+from .parts import StoreParts
+from .reservations import Batch
+from .types import ExtentCallback, Origin, OwnerId, ReserveResult
+
+
+class StoreWriting(StoreParts):
+    """Two-phase writes of clients, and fills: what the store itself brings into its DRAM."""
+
+    def open_namespace(self, namespace: Namespace) -> int:
+        """Number of the namespace here; equal namespaces give equal numbers."""
+        return self._namespaces.open(namespace)
+
+    def reserve(
+        self,
+        owner: OwnerId,
+        entries: Sequence[EntryId],
+        sizes: Sequence[int],
+        *,
+        if_exists: IfExists = "keep",
+        ttl_s: float | None = None,
+        soft_pin: bool = False,
+        shared_memory: bool = False,
+        now: float,
+    ) -> list[ReserveResult]:
+        """Space for single-extent entries, one result an entry. EXISTS for `keep` and `error` when
+        the entry is committed; FULL when nothing can be evicted; FAILED for a size no segment
+        holds. Evicts as needed."""
+        check_entries(entries, sizes)
+        if if_exists not in ("keep", "replace", "error"):
+            raise InvalidRequest(f"if_exists is {if_exists!r}; known: keep, replace, error")
+        if ttl_s is not None:
+            check_ttl("ttl_s", ttl_s, MAX_ENTRY_TTL_SECONDS)
+        self._entries.expire_among(entries, now)
+        batch = Batch(
+            self._owners.get(owner),
+            if_exists=if_exists,
+            ttl_s=ttl_s,
+            soft_pin=soft_pin,
+            shared_memory=shared_memory,
+        )
+        return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
+
+    def reserve_blocks(
+        self,
+        owner: OwnerId,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        parent: bytes,
+        shards: Sequence[Shard],
+        *,
+        shared_memory: bool,
+        ttl_s: float | None = None,
+        request_scoped: bool = False,
+        now: float,
+    ) -> list[ReserveResult]:
+        """Space for every (block, shard), block-major. `keys` are one chain whose first block
+        follows `parent` (empty: a root). Blocks live for `ttl_s` from their commit; with
+        `request_scoped`, which needs it, nobody is told of them."""
+        check_chain(keys, shards, parent)
+        _check_scope(request_scoped, ttl_s)
+        batch = Batch(
+            self._owners.get(owner),
+            namespace=namespace,
+            ttl_s=ttl_s,
+            shared_memory=shared_memory,
+            parents=dict(zip(keys, [parent, *keys], strict=False)),
+            request_scoped=request_scoped,
+        )
+        return self._reserve_shards(batch, keys, shards, now)
+
+    def reserve_fill(
+        self,
+        owner: OwnerId,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        parents: Sequence[bytes],
+        shards: Sequence[Shard],
+        *,
+        origin: Origin,
+        request_scoped: bool = False,
+        ttl_s: float | None = None,
+        now: float,
+    ) -> list[ReserveResult]:
+        """Space for (block, shard) that come from `origin`, block-major; `parents` names the block
+        before each (empty: a root, or not known). Readers find them from now on and wait for their
+        layers. EXISTS when committed or filling already; FULL beyond half of the tier, as for any
+        client. Written like other reservations, by `owner` (FILL_OWNER)."""
+        check_keys((*keys, *filter(None, parents)))
+        check_chain(keys, shards)
+        if len(parents) != len(keys):
+            raise InvalidRequest(f"{len(parents)} parents for {len(keys)} blocks")
+        _check_scope(request_scoped, ttl_s)
+        batch = Batch(
+            self._owners.get(owner),
+            namespace=namespace,
+            ttl_s=ttl_s,
+            parents=dict(zip(keys, parents, strict=True)),
+            request_scoped=request_scoped,
+            origin=origin,
+        )
+        return self._reserve_shards(batch, keys, shards, now)
+
+    def reserve_entry_fill(
+        self,
+        owner: OwnerId,
+        entries: Sequence[EntryId],
+        sizes: Sequence[int],
+        *,
+        origin: Origin,
+        now: float,
+    ) -> list[ReserveResult]:
+        """As `reserve_fill`, for string entries. They are found once they are committed."""
+        check_entries(entries, sizes)
+        batch = Batch(self._owners.get(owner), origin=origin)
+        return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
+
+    def expect_checksums(
+        self, owner: OwnerId, slot: int, generation: int, checksums: Sequence[int]
+    ) -> None:
+        """Announces the checksums of all extents of a reservation before they are written, so that
+        readers verify what they get. Raises InvalidRequest (counted) unless it is the owner's."""
+        self._reservations.announce_checksums(self._owners.get(owner), slot, generation, checksums)
+
+    def _reserve_shards(
+        self, batch: Batch, keys: Sequence[bytes], shards: Sequence[Shard], now: float
+    ) -> list[ReserveResult]:
+        opened = self._namespaces.get(batch.namespace)
+        packed = [shard.pack() for shard in shards]
+        shapes = [opened.geometry(shard) for shard in packed]
+        opened.stored.update(dict.fromkeys(packed))
+        return self._reservations.reserve(
+            batch,
+            [b"k" + key + shard for key in keys for shard in packed],
+            [shape.num_bytes for shape in shapes] * len(keys),
+            [shape.num_extents for shape in shapes] * len(keys),
+            now,
+        )
+
+    def advance(
+        self,
+        owner: OwnerId,
+        slots: Sequence[int],
+        generations: Sequence[int],
+        extent: int,
+        checksums: Sequence[int],
+    ) -> None:
+        """Layer `extent` of each reservation is complete. Raises InvalidRequest on one that is
+        not the owner's (counted), or out of order; then none has moved."""
+        self._reservations.advance(self._owners.get(owner), slots, generations, extent, checksums)
+
+    def commit(
+        self,
+        owner: OwnerId,
+        slots: Sequence[int],
+        generations: Sequence[int],
+        checksums: Sequence[int],
+        now: float,
+    ) -> list[PutResult]:
+        """Makes reservations visible: STORED; EXISTS (another was first, space is freed); FAILED
+        (no such reservation of this owner, or extents missing). `checksums` for single-extent
+        entries, empty when every extent was advanced."""
+        return self._reservations.commit(
+            self._owners.get(owner), slots, generations, checksums, now
+        )
+
+    def abort(self, owner: OwnerId, slots: Sequence[int], generations: Sequence[int]) -> int:
+        """The writer has stopped: frees the space at once. Unknown ones are counted, not errors.
+        Returns how many ended."""
+        return self._reservations.abort(self._owners.get(owner), slots, generations)
+
+    def buffer(self, slot: int, generation: int) -> memoryview:
+        """The entry's bytes in the pool, writable, of a reserved or committed entry. Valid while
+        the entry is reserved or pinned; raises InvalidRequest when that generation is gone."""
+        return self._contents.buffer(slot, generation)
+
+    def reserved_buffer(self, owner: OwnerId, slot: int, generation: int) -> memoryview:
+        """As `buffer`, for the writer of an open reservation. Raises InvalidRequest (counted) to
+        anyone else."""
+        self._reservations.check_open(self._owners.get(owner), slot, generation)
+        return self._contents.buffer(slot, generation)
+
+    def extents(self, slot: int, generation: int) -> list[Extent]:
+        """Complete extents of a reserved or committed entry. Raises like `buffer`."""
+        return self._contents.extents(slot, generation)
+
+    def checksum(self, slot: int, extent: int) -> int:
+        """Of a complete or announced extent of whatever is in the slot; 0 when not known."""
+        return self._contents.checksum(slot, extent)
+
+    def watch_extent(
+        self, slot: int, generation: int, extent: int, callback: ExtentCallback
+    ) -> Callable[[], None]:
+        """Calls back once when the watermark passes `extent` or the reservation ends; at once when
+        that is already so. Returns a function that cancels. Raises Busy beyond the bound."""
+        return self._reservations.watch(slot, generation, extent, callback)
+
+
+def _check_scope(request_scoped: bool, ttl_s: float | None) -> None:
+    if ttl_s is not None:
+        check_ttl("ttl_s", ttl_s, MAX_ENTRY_TTL_SECONDS)
+    elif request_scoped:
+        raise InvalidRequest("request_scoped without ttl_s; say how long such a block may live")
