@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from ... import wire
 from ...errors import InvalidRequest
-from ...keys import BlockKey
+from ...keys import BLOCK_KEY_BYTES, BlockKey
 from ..buffers import readable_bytes, writable_bytes
 from ..deadline import check_timeout
+from .copy_run import Part
 from .desk import JobDesk, new_job_id
 from .job import Deliver, Job
 from .layer_job import LayerJob
-from .load_job import LoadJob, Part
-from .located import Coverage, StoredExtent
-from .lookup_job import AwaitJob, LookupJob
-from .store_job import StoreJob
+from .load_job import LoadJob
+from .located import Coverage
+from .lookup_job import FindJob, Question
+from .store_job import SpaceRequest, StoreJob
 from .types import JobId, JobStatus, StoreHandle, Ticket
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 MAX_LOOKUP_CHECKSUMS = 1 << 19
 """Of one lookup's reply: a longer prefix is found only in part."""
+
+ANSWER_RATIO = 0.8
+"""Of a lookup's time, what the daemon may take to ask disk and other nodes: what is here is then
+still told in time."""
 
 Make = Callable[[float, Deliver], Job]
 """A job, given its limit in seconds and who takes its result."""
@@ -37,31 +42,70 @@ class BlockJobs:
         self.coverage = coverage
 
     def lookup(self, keys: Sequence[BlockKey], pin_s: float | None, *, pending: bool) -> Make:
+        """`pending`: also blocks that a client still writes. Keys beyond what one message holds
+        are not asked for."""
         pin_s = None if pin_s is None else check_timeout(pin_s)
-        most = min(
-            wire.MAX_KEYS // len(self.coverage.shards),
-            MAX_LOOKUP_CHECKSUMS // len(self.coverage.layers),
-        )
+        asked = keys[: self._most_keys()]
 
+        def question(namespace: int, left_s: float) -> wire.LookupBlocks:
+            return wire.LookupBlocks(
+                namespace,
+                b"".join(asked),
+                self.coverage.packed,
+                pin_s,
+                pending,
+                timeout_s=left_s * ANSWER_RATIO,
+            )
+
+        return self._find(question, asked, len(asked), pin_s)
+
+    def fetch(
+        self, keys: Sequence[BlockKey], request_block: BlockKey | None, source: str, pin_s: float
+    ) -> Make:
+        pin_s = check_timeout(pin_s)
+        asked = [*keys, *(() if request_block is None else (_request_key(request_block),))]
+        if not 0 < len(asked) <= self._most_keys():
+            raise InvalidRequest(
+                f"a fetch of {len(asked)} blocks; one takes 1..{self._most_keys()} of this coverage"
+            )
+
+        def question(namespace: int, left_s: float) -> wire.FetchBlocks:
+            return wire.FetchBlocks(
+                namespace,
+                b"".join(asked),
+                self.coverage.packed,
+                source,
+                pin_s,
+                left_s,
+                len(asked) - len(keys),
+            )
+
+        return self._find(question, asked, len(keys), pin_s)
+
+    def _find(
+        self, question: Question, keys: Sequence[BlockKey], num_full: int, pin_s: float | None
+    ) -> Make:
         def make(deadline_s: float, deliver: Deliver) -> Job:
-            return LookupJob(
+            return FindJob(
                 self.desk,
                 new_job_id(),
                 deadline_s,
                 deliver,
-                keys=keys[:most],
+                question=question,
+                keys=keys,
+                num_full=num_full,
                 coverage=self.coverage,
                 pin_s=pin_s,
-                pending=pending,
             )
 
         return make
 
-    def wait(self, extents: Sequence[StoredExtent]) -> Make:
-        def make(deadline_s: float, deliver: Deliver) -> Job:
-            return AwaitJob(self.desk, new_job_id(), deadline_s, deliver, extents=extents)
-
-        return make
+    def _most_keys(self) -> int:
+        """Of one request."""
+        return min(
+            wire.MAX_KEYS // len(self.coverage.shards),
+            MAX_LOOKUP_CHECKSUMS // len(self.coverage.layers),
+        )
 
     def load(
         self,
@@ -73,7 +117,9 @@ class BlockJobs:
         parts = self._parts(ticket, layers, destinations, blocks)
 
         def make(deadline_s: float, deliver: Deliver) -> Job:
-            return LoadJob(self.desk, new_job_id(), deadline_s, deliver, ticket=ticket, parts=parts)
+            return LoadJob(
+                self.desk, new_job_id(), deadline_s, deliver, ticket=ticket, layers=parts
+            )
 
         return make
 
@@ -91,19 +137,32 @@ class BlockJobs:
                 f"{len(keys) - first_block} blocks of {len(self.coverage.shards)} shards; one "
                 f"store takes {wire.MAX_KEYS} pairs: store the prompt in parts"
             )
+        parent = keys[first_block - 1] if first_block else b""
+        space = SpaceRequest(keys[first_block:], parent)
+        return self._begin_store(space, first_block, deadline_s, deliver)
+
+    def begin_request_store(
+        self, key: BlockKey, ttl_s: float, deadline_s: float, deliver: Deliver
+    ) -> StoreHandle:
+        """Submits the store of one request-scoped block."""
+        space = SpaceRequest([_request_key(key)], b"", request_ttl_s=check_timeout(ttl_s))
+        return self._begin_store(space, 0, deadline_s, deliver)
+
+    def _begin_store(
+        self, space: SpaceRequest, first_block: int, deadline_s: float, deliver: Deliver
+    ) -> StoreHandle:
         handle = StoreHandle(
             new_job_id(),
-            keys[first_block:],
+            space.keys,
             first_block=first_block,
             num_layers=len(self.coverage.layers),
         )
-        parent = keys[first_block - 1] if first_block else b""
         job = StoreJob(
             self.desk,
             check_timeout(deadline_s),
             deliver,
             handle=handle,
-            parent=parent,
+            space=space,
             coverage=self.coverage,
         )
         handle.attach(job)
@@ -166,7 +225,8 @@ class BlockJobs:
         layers: Sequence[int],
         destinations: Sequence[Sequence[Buffer]],
         blocks: Sequence[int] | None,
-    ) -> list[Part]:
+    ) -> list[list[Part]]:
+        """One list a layer."""
         located = ticket.located
         if not self.coverage.is_same(located.coverage):
             raise InvalidRequest(
@@ -186,10 +246,12 @@ class BlockJobs:
             self.coverage.check_layer(layer)
             if len(buffers) != len(wanted):
                 raise InvalidRequest(f"{len(buffers)} destinations for {len(wanted)} blocks")
+            row = []
             for block, buffer in zip(wanted, buffers, strict=True):
                 destination = writable_bytes(buffer)
                 self._check_size("destination", len(destination), layer)
-                parts.append(Part(block, located.pieces(block, layer), destination))
+                row.append(Part(block, located.pieces(block, layer), destination))
+            parts.append(row)
         return parts
 
     def _check_size(self, what: str, size: int, layer: int) -> None:
@@ -198,3 +260,11 @@ class BlockJobs:
             raise InvalidRequest(
                 f"{what} of {size} bytes; a block of layer {layer} has {expected} bytes"
             )
+
+
+def _request_key(key: BlockKey) -> BlockKey:
+    if len(key) != BLOCK_KEY_BYTES:
+        raise InvalidRequest(
+            f"request block key of {len(key)} bytes; give {BLOCK_KEY_BYTES} random bytes"
+        )
+    return key

@@ -51,6 +51,10 @@ class Job:
     def start(self, namespace: int) -> None:
         raise NotImplementedError
 
+    def remaining(self) -> float:
+        """Seconds to the deadline, never negative."""
+        return max(self._started + self._deadline_s - time.monotonic(), 0.0)
+
     def stop(self, status: JobStatus, reason: str) -> None:
         """The caller or the deadline wants it ended: finish now, or once its copy has stopped."""
         self.finish(status, reason=reason)

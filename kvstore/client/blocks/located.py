@@ -15,6 +15,9 @@ from ...keys import BlockKey, Namespace
 from ...layout import KVLayout, LayerPiece, Shard, reshard
 from ...types import Tier
 
+LOCAL = "shm"
+"""Transport of a block that lay in this node's DRAM."""
+
 
 class Coverage:
     """The shards one client reads and writes, and their layers as one list: layer `i` of the API is
@@ -76,7 +79,6 @@ class StoredExtent(NamedTuple):
 
     entry: StoredEntry
     layer: int
-    checksum: int
 
     @property
     def offset(self) -> int:
@@ -98,7 +100,8 @@ Plan = tuple[tuple[LayerPiece, ...], ...]
 
 class LocatedBlocks:
     """Blocks of one lookup, in prompt order. Good for as long as each entry's header slot shows its
-    generation, in the daemon `instance`. `read_bytes` counts what was loaded."""
+    generation, in the daemon `instance`. `is_complete`: every layer was there at the lookup.
+    `read_bytes` counts what was loaded."""
 
     def __init__(
         self,
@@ -113,11 +116,17 @@ class LocatedBlocks:
         self.read_bytes = 0  # a statistic; written on I/O threads
         self.keys = tuple(keys[: len(reply.blocks)])
         self.tiers = tuple(_coldest(block) for block in reply.blocks)
-        self.checksums: NDArray[np.uint64] = np.frombuffer(reply.checksums, "<u8")
+        self.transports = tuple(reply.transports) or (LOCAL,) * len(self.keys)
+        if not len(self.keys) == len(reply.blocks) == len(self.transports):
+            raise InvalidRequest(
+                f"{len(reply.blocks)} blocks and {len(self.transports)} transports for "
+                f"{len(keys)} keys"
+            )
+        self._checksums: NDArray[np.uint64] = np.frombuffer(reply.checksums, "<u8").copy()
         shards = [Shard.unpack(packed) for packed in reply.shards]
         plans: dict[tuple[int, ...], Plan] = {}
         self._blocks: list[tuple[tuple[StoredEntry, ...], Plan]] = []
-        first_checksum = 0
+        first_checksum = num_complete = 0
         for block in reply.blocks:
             stored = tuple(entry.shard for entry in block)
             if stored not in plans:
@@ -126,9 +135,11 @@ class LocatedBlocks:
             for entry in block:
                 entries.append(_stored(entry, shards[entry.shard], coverage, first_checksum))
                 first_checksum += shards[entry.shard].num_layers
+                num_complete += min(entry.extents, shards[entry.shard].num_layers)
             self._blocks.append((tuple(entries), plans[stored]))
-        if first_checksum != len(self.checksums):
-            raise InvalidRequest(f"{len(self.checksums)} checksums for {first_checksum} extents")
+        if first_checksum != len(self._checksums):
+            raise InvalidRequest(f"{len(self._checksums)} checksums for {first_checksum} extents")
+        self.is_complete = num_complete == first_checksum
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -139,22 +150,23 @@ class LocatedBlocks:
     def pieces(self, block: int, layer: int) -> list[Piece]:
         """How to assemble `layer` of `block`."""
         entries, plan = self._blocks[block]
-        pieces = []
-        for piece in plan[layer]:
-            entry = entries[piece.source]
-            checksum = int(self.checksums[entry.checksums + piece.source_layer])
-            extent = StoredExtent(entry, piece.source_layer, checksum)
-            pieces.append(Piece(extent, piece.source_offset, piece.target_offset, piece.num_bytes))
-        return pieces
-
-    def incomplete(self, layer: int) -> list[StoredExtent]:
-        """Extents that `layer` needs and that were still being written."""
         return [
-            piece.extent
-            for block in range(len(self))
-            for piece in self.pieces(block, layer)
-            if piece.extent.layer >= piece.extent.entry.extents
+            Piece(
+                StoredExtent(entries[piece.source], piece.source_layer),
+                piece.source_offset,
+                piece.target_offset,
+                piece.num_bytes,
+            )
+            for piece in plan[layer]
         ]
+
+    def checksum(self, extent: StoredExtent) -> int:
+        """0 for one that was not complete at the lookup, until it is learned."""
+        return int(self._checksums[extent.entry.checksums + extent.layer])
+
+    def learn(self, extent: StoredExtent, checksum: int) -> None:
+        """What the daemon said once the extent was complete; for every load with this ticket."""
+        self._checksums[extent.entry.checksums + extent.layer] = checksum
 
 
 def _plan(coverage: Coverage, stored: Sequence[Shard]) -> Plan:

@@ -1,20 +1,23 @@
-"""Jobs that find blocks, and that wait for layers of blocks still being written."""
+"""The job that finds blocks and pins them: what is there or, for a hand-off, on its way here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ... import wire
 from ...errors import InvalidRequest
 from ...keys import BlockKey
 from ..connections.channel import ChannelReply
 from .job import Deliver, Home, Job
-from .located import Coverage, LocatedBlocks, StoredExtent
+from .located import Coverage, LocatedBlocks
 from .types import JobId, JobStatus, PrefixHit, Ticket
 
+Question = Callable[[int, float], wire.LookupBlocks | wire.FetchBlocks]
+"""The request, given the namespace's number and the seconds that are left."""
 
-class LookupJob(Job):
-    """Longest prefix of `keys`; `pending` also counts blocks still being written."""
+
+class FindJob(Job):
+    """Asks for blocks by key; the first `num_full` keys are those of the prompt's full blocks."""
 
     def __init__(
         self,
@@ -23,22 +26,21 @@ class LookupJob(Job):
         deadline_s: float,
         deliver: Deliver,
         *,
+        question: Question,
         keys: Sequence[BlockKey],
+        num_full: int,
         coverage: Coverage,
         pin_s: float | None,
-        pending: bool,
     ) -> None:
         super().__init__(home, job, deadline_s, deliver)
+        self._question = question
         self._keys = keys
+        self._num_full = num_full
         self._coverage = coverage
         self._pin_s = pin_s
-        self._pending = pending
 
     def start(self, namespace: int) -> None:
-        message = wire.LookupBlocks(
-            namespace, b"".join(self._keys), self._coverage.packed, self._pin_s, self._pending
-        )
-        self.channel.request(message, self._found)
+        self.channel.request(self._question(namespace, self.remaining()), self._found)
 
     def _found(self, reply: ChannelReply) -> None:
         message, attachment = reply.message, self.channel.attachment
@@ -54,39 +56,10 @@ class LookupJob(Job):
             self.fail(InvalidRequest(f"the store's answer makes no sense: {error}"))
             return
         hit = PrefixHit(
-            num_tokens=len(located) * self._coverage.block_tokens,
+            num_tokens=min(len(located), self._num_full) * self._coverage.block_tokens,
             blocks=located.keys,
             tiers=located.tiers,
+            transports=located.transports,
             ticket=Ticket(message.ticket, self._pin_s or 0.0, located),
         )
         self.finish(JobStatus.DONE, hit=hit)
-
-
-class AwaitJob(Job):
-    """Done when every extent is complete; fails when one's reservation ends first."""
-
-    def __init__(
-        self,
-        home: Home,
-        job: JobId,
-        deadline_s: float,
-        deliver: Deliver,
-        *,
-        extents: Sequence[StoredExtent],
-    ) -> None:
-        super().__init__(home, job, deadline_s, deliver)
-        self._extents = extents
-        self._missing = len(extents)
-
-    def start(self, namespace: int) -> None:
-        for extent in self._extents:
-            message = wire.AwaitExtent(
-                extent.entry.slot, extent.entry.generation, extent.layer, self._deadline_s
-            )
-            self.channel.request(message, self._complete)
-
-    def _complete(self, reply: ChannelReply) -> None:
-        if self.expected(reply):
-            self._missing -= 1
-            if not self._missing:
-                self.finish(JobStatus.DONE)

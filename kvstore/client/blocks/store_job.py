@@ -10,9 +10,11 @@ granted segments are held from OPEN to the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ... import wire
 from ...errors import StoreError, StoreUnavailable
+from ...keys import BlockKey
 from ...types import PutStatus, ReserveStatus
 from ..connections.attachment import Attachment, SegmentTaken
 from ..connections.channel import ChannelReply
@@ -27,6 +29,15 @@ MAX_TRIES = 4
 """Reservations lost to a daemon that takes their segment back, before the store gives up."""
 
 
+@dataclass(frozen=True, slots=True)
+class SpaceRequest:
+    """Blocks to reserve: of a prompt or, with `request_ttl_s`, one that is request-scoped."""
+
+    keys: Sequence[BlockKey]
+    parent: bytes
+    request_ttl_s: float | None = None
+
+
 class StoreJob(Job):
     """One `begin_store`: owns the reservations until commit or abort."""
 
@@ -37,7 +48,7 @@ class StoreJob(Job):
         deliver: Deliver,
         *,
         handle: StoreHandle,
-        parent: bytes,
+        space: SpaceRequest,
         coverage: Coverage,
     ) -> None:
         super().__init__(home, handle.job, deadline_s, deliver)
@@ -45,7 +56,7 @@ class StoreJob(Job):
         self.connection = 0
         self.segments: Mapping[int, memoryview] = {}
         self._handle = handle
-        self._parent = parent
+        self._space = space
         self._attachment: Attachment | None = None
         self._namespace = 0
         self._tries = 0
@@ -111,8 +122,15 @@ class StoreJob(Job):
 
     def _reserve(self) -> None:
         self._tries += 1
-        keys = b"".join(self._handle.keys)
-        message = wire.ReserveBlocks(self._namespace, keys, self._parent, self.coverage.packed)
+        space = self._space
+        message = wire.ReserveBlocks(
+            self._namespace,
+            b"".join(space.keys),
+            space.parent,
+            self.coverage.packed,
+            space.request_ttl_s,
+            space.request_ttl_s is not None,
+        )
         self.channel.request(message, self._reserved)
 
     def _reserved(self, reply: ChannelReply) -> None:

@@ -1,4 +1,6 @@
-"""Blocking reading and writing of blocks, layer by layer, for scripts and tests."""
+"""Reading and writing blocks layer by layer, for scripts and tests: the blocking form. What it has
+in common with the asyncio form (async_store.py) is in ReaderSteps and WriterSteps, which never
+wait."""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ... import wire
-from ...errors import ViewExpired
 from ...keys import BlockKey
 from ...types import ReserveStatus
 from ..deadline import Deadline
-from .block_jobs import BlockJobs
+from .block_jobs import BlockJobs, Make
 from .desk import Waiter, raise_unless_done
+from .job import Deliver
 from .types import JobResult, PrefixHit, StoreHandle
 
 if TYPE_CHECKING:
@@ -20,17 +22,14 @@ if TYPE_CHECKING:
 PIN_SECONDS = 10.0
 
 
-class BlockReader:
-    """A prefix, also one that is still being written: `num_tokens` of it. A context manager; the
-    pin lasts until its end. `deadline` bounds everything from the opening to the last layer."""
+class ReaderSteps:
+    """A prefix, also one that is still being written: `num_tokens` of it."""
 
-    def __init__(self, jobs: BlockJobs, keys: Sequence[BlockKey], deadline: Deadline) -> None:
+    def __init__(self, jobs: BlockJobs, keys: Sequence[BlockKey]) -> None:
         self._jobs = jobs
         self._keys = keys
-        self._deadline = deadline
-        self._hit = self._find(keys, PIN_SECONDS)
-        self._ticket = self._hit.ticket
-        self._read_bytes = 0
+        self._hit: PrefixHit
+        self._ticket = b""  # pinned until `_release`
 
     @property
     def num_tokens(self) -> int:
@@ -40,29 +39,81 @@ class BlockReader:
     def blocks(self) -> tuple[BlockKey, ...]:
         return self._hit.blocks
 
+    def _find(self) -> Make:
+        return self._jobs.lookup(self._keys, PIN_SECONDS, pending=True)
+
+    def _found(self, result: JobResult) -> None:
+        raise_unless_done(result)
+        assert result.hit is not None
+        self._hit = result.hit
+        self._ticket = result.hit.ticket.id
+
+    def _load(self, layer: int) -> tuple[Make, list[bytearray]]:
+        num_bytes = self._jobs.coverage.layer_bytes(layer)
+        buffers = [bytearray(num_bytes) for _ in self._hit.blocks]
+        make = self._jobs.load(self._hit.ticket, [layer], [buffers], None)
+        if self._ticket:
+            self._jobs.desk.tell(wire.RenewTicket(self._ticket, PIN_SECONDS))
+        return make, buffers
+
+    def _release(self) -> None:
+        ticket, self._ticket = self._ticket, b""
+        if ticket:
+            self._jobs.desk.tell(wire.Unpin(ticket, self._hit.ticket.located.read_bytes))
+
+
+class WriterSteps:
+    """Blocks under way. Afterwards `failed_blocks` are those that found no room."""
+
+    def __init__(self, jobs: BlockJobs, keys: Sequence[BlockKey], first_block: int) -> None:
+        self._jobs = jobs
+        self._keys = keys
+        self._first_block = first_block
+        self._store: StoreHandle
+        self._ended = False  # committed or aborted
+        self.failed_blocks: tuple[int, ...] = ()
+
+    @property
+    def statuses(self) -> tuple[ReserveStatus, ...] | None:
+        """One a block, once the daemon has answered (surely after the first layer)."""
+        return self._store.statuses
+
+    def _begin(self, deadline_s: float, deliver: Deliver) -> None:
+        self._store = self._jobs.begin_store(self._keys, self._first_block, deadline_s, deliver)
+
+    def _commit(self) -> None:
+        self._jobs.commit(self._store)
+        self._ended = True
+
+    def _abort(self) -> None:
+        self._ended = True
+        self._jobs.abort(self._store)
+
+    def _committed(self, result: JobResult) -> None:
+        raise_unless_done(result)
+        self.failed_blocks = result.failed_blocks
+
+
+class BlockReader(ReaderSteps):
+    """A context manager; the pin lasts until its end. `deadline` bounds everything from the opening
+    to the last layer."""
+
+    def __init__(self, jobs: BlockJobs, keys: Sequence[BlockKey], deadline: Deadline) -> None:
+        super().__init__(jobs, keys)
+        self._deadline = deadline
+        self._found(jobs.desk.run(self._find(), deadline))
+
     def layer(self, layer: int) -> list[memoryview]:
         """Layer `layer` of each block, copied and verified; waits until its writer has completed
         it. Raises ViewExpired when a block's writer gave up or the block is gone, Corrupt when its
         bytes are not what was written, StoreTimeout, StoreUnavailable."""
-        self._jobs.coverage.check_layer(layer)
-        if self._ticket.id:
-            self._jobs.desk.tell(wire.RenewTicket(self._ticket.id, PIN_SECONDS))
-        waiting = self._hit.ticket.located.incomplete(layer)
-        if waiting:
-            raise_unless_done(self._jobs.desk.run(self._jobs.wait(waiting), self._deadline))
-            self._hit = self._find_again()
-        num_bytes = self._jobs.coverage.layer_bytes(layer)
-        buffers = [bytearray(num_bytes) for _ in self._hit.blocks]
-        make = self._jobs.load(self._hit.ticket, [layer], [buffers], None)
+        make, buffers = self._load(layer)
         raise_unless_done(self._jobs.desk.run(make, self._deadline))
-        self._read_bytes += num_bytes * len(buffers)
         return [memoryview(buffer) for buffer in buffers]
 
     def close(self) -> None:
         """Ends the pin. Idempotent."""
-        ticket_id, self._ticket = self._ticket.id, self._hit.ticket
-        if ticket_id:
-            self._jobs.desk.tell(wire.Unpin(ticket_id, self._read_bytes))
+        self._release()
 
     def __enter__(self) -> BlockReader:
         return self
@@ -70,44 +121,19 @@ class BlockReader:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _find(self, keys: Sequence[BlockKey], pin_s: float | None) -> PrefixHit:
-        make = self._jobs.lookup(keys, pin_s, pending=True)
-        result = self._jobs.desk.run(make, self._deadline)
-        raise_unless_done(result)
-        assert result.hit is not None
-        return result.hit
 
-    def _find_again(self) -> PrefixHit:
-        """The same blocks, with the checksums that are known by now."""
-        hit = self._find(self._hit.blocks, None)
-        if len(hit.blocks) < len(self._hit.blocks):
-            raise ViewExpired(
-                f"{len(hit.blocks)} of {len(self._hit.blocks)} blocks are still there; look again"
-            )
-        return hit
-
-
-class BlockWriter:
-    """Blocks under way: `layer` in order, commit when the `with` ends well, abort when it does not.
-    Afterwards `failed_blocks` are those that found no room. `deadline` bounds it all."""
+class BlockWriter(WriterSteps):
+    """`layer` in order, commit when the `with` ends well, abort when it does not. `deadline` bounds
+    it all."""
 
     def __init__(
         self, jobs: BlockJobs, keys: Sequence[BlockKey], first_block: int, deadline: Deadline
     ) -> None:
-        self._jobs = jobs
+        super().__init__(jobs, keys, first_block)
         self._deadline = deadline
         self._result = Waiter()
-        self._ended = False  # committed or aborted
-        self.failed_blocks: tuple[int, ...] = ()
         jobs.desk.wait_attached(deadline)
-        self._store: StoreHandle = jobs.begin_store(
-            keys, first_block, deadline.check("writer"), self._result.deliver
-        )
-
-    @property
-    def statuses(self) -> tuple[ReserveStatus, ...] | None:
-        """One a block, once the daemon has answered (surely after the first layer)."""
-        return self._store.statuses
+        self._begin(deadline.check("writer"), self._result.deliver)
 
     def layer(self, layer: int, buffers: Sequence[Buffer | None]) -> None:
         """Stores one layer, one buffer a block, and waits until it is complete for readers of the
@@ -119,17 +145,14 @@ class BlockWriter:
 
     def commit(self) -> JobResult:
         """Raises InvalidRequest before the last layer, and what ended the store."""
-        self._jobs.commit(self._store)
-        self._ended = True
+        self._commit()
         result = self._result.wait(self._deadline.remaining())
-        raise_unless_done(result)
-        self.failed_blocks = result.failed_blocks
+        self._committed(result)
         return result
 
     def abort(self) -> None:
         """Gives the space back, and returns once no copy runs."""
-        self._ended = True
-        self._jobs.abort(self._store)
+        self._abort()
         self._result.wait(self._deadline.remaining())
 
     def __enter__(self) -> BlockWriter:

@@ -39,11 +39,15 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
-    """The longest prefix that is there. `tiers` holds one tier a block."""
+    """The longest prefix that is there, or on its way here: a load waits for what is. One entry a
+    block: in `tiers` the tier its bytes come from, in `transports` the way ("shm": it lay in this
+    node's DRAM; else "file" or "tcp"). Of a fetch, `blocks` ends with the request's own block,
+    which `num_tokens` does not count."""
 
     num_tokens: int
     blocks: tuple[BlockKey, ...]
     tiers: tuple[Tier, ...]
+    transports: tuple[str, ...]
     ticket: Ticket
 
 
@@ -53,7 +57,7 @@ class JobResult:
 
     `failed_blocks` are positions of blocks in the prompt, ascending: of a load, those whose bytes
     must not be used; of a store, those that were not stored (a full pool is DONE with failed
-    blocks). `hit` belongs to a lookup that is DONE."""
+    blocks). `hit` belongs to a lookup or fetch that is DONE."""
 
     job: JobId
     status: JobStatus

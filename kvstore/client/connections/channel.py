@@ -7,6 +7,7 @@ except in its selector: connecting is done by a short-lived thread of its own.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import selectors
 import threading
@@ -48,7 +49,7 @@ OnReply = Callable[[ChannelReply], None]
 
 class _Pending(NamedTuple):
     on_reply: OnReply
-    asked: float | None  # when; None for what the daemon may answer late
+    due: float  # when the daemon should have answered
 
 
 class Listener(Protocol):
@@ -165,8 +166,7 @@ class Channel:
             self.post(lambda: on_reply(ChannelReply(None)))
             return
         request_id = self._connection.writer.add(message, payload)
-        prompt = not isinstance(message, wire.AwaitExtent)
-        self._pending[request_id] = _Pending(on_reply, time.monotonic() if prompt else None)
+        self._pending[request_id] = _Pending(on_reply, time.monotonic() + _patience(message))
         if not self._sending:
             self._send()
 
@@ -326,9 +326,9 @@ class Channel:
 
     def give_up_if_silent(self) -> None:
         """A job missed its deadline: ends the connection, and with it whatever the daemon holds for
-        it, when a request that it answers at once has waited SILENCE_SECONDS without a sign."""
-        asked = next((each.asked for each in self._pending.values() if each.asked), None)
-        if asked and time.monotonic() - max(asked, self._heard) >= SILENCE_SECONDS:
+        it, when an answer has been due for SILENCE_SECONDS without a sign."""
+        due = min((each.due for each in self._pending.values()), default=math.inf)
+        if time.monotonic() - max(due, self._heard) >= SILENCE_SECONDS:
             self._lose("the store does not answer")
 
     def _tend_again(self) -> None:
@@ -337,3 +337,12 @@ class Channel:
     def _stop(self) -> None:
         self._closed = True
         self._lose("closed")
+
+
+def _patience(message: wire.Request) -> float:
+    """Seconds that the daemon may take to answer."""
+    if isinstance(message, wire.AwaitExtents | wire.FetchBlocks):
+        return message.timeout_s
+    if isinstance(message, wire.LookupBlocks):
+        return message.wait_s + (message.timeout_s or 0.0)
+    return 0.0
