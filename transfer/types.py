@@ -1,7 +1,8 @@
-"""Names of processes and of the memory they contribute."""
+"""Names of processes and of the memory they contribute; what a transfer is asked and answered."""
 
 from __future__ import annotations
 
+import enum
 import os
 import secrets
 from dataclasses import dataclass
@@ -37,6 +38,66 @@ class Instance:
         """Inverse of `str()`. Raises ValueError on anything else."""
         node, process, nonce = text.rsplit("/", 2)
         return cls(node, int(process), bytes.fromhex(nonce))
+
+
+BatchId = NewType("BatchId", int)
+"""A submitted list of transfer requests, within one transport."""
+
+
+class Opcode(enum.IntEnum):
+    """As the initiator sees it: READ brings remote bytes here, WRITE takes local bytes there."""
+
+    READ = 1
+    WRITE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAddress:
+    instance: str  # str(Instance): a restarted process is another one
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRequest:
+    """`len(local)` bytes between `local` (contiguous bytes, the caller's; left alone until the
+    slice is terminal) and `offset` of a remote segment."""
+
+    opcode: Opcode
+    local: memoryview
+    remote: SegmentAddress
+    offset: int
+
+
+class SliceState(enum.Enum):
+    PENDING = "pending"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class SliceStatus:
+    """`reason` of a failure is a stable code, or one with details: "deadline", "closed",
+    "unknown_segment: …", "out_of_range: …", "read_only: …", "other_instance: …", "no_route: …",
+    "unavailable: …", "access_denied: …", "busy: …", "malformed: …", "io_error: …"."""
+
+    state: SliceState
+    reason: str = ""
+
+    @property
+    def code(self) -> str:
+        return self.reason.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCounters:
+    """Since the start. Bytes of slices that were done, as this side saw them: in is received."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    slices_done: int = 0
+    slices_failed: int = 0  # cancelled ones too
+    unknown_notices: int = 0  # completions nobody waited for: counted, harmless
 
 
 @cache

@@ -1,0 +1,217 @@
+"""Which slice of which batch has which status; who is told; what is in flight."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .errors import Busy, InvalidRequest, Unavailable
+from .types import (
+    BatchId,
+    Opcode,
+    SliceState,
+    SliceStatus,
+    TransferCounters,
+    TransferRequest,
+)
+
+_PENDING = SliceStatus(SliceState.PENDING)
+DONE = SliceStatus(SliceState.DONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one transport, all batches together."""
+
+    max_bytes: int = 256 << 20
+    max_slices: int = 1 << 16
+    max_batches: int = 4096  # finished ones count until they are forgotten
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One submitted list. `ending` is set once, by cancel, deadline or close; threads that move
+    bytes read it between two steps and then let go."""
+
+    id: BatchId
+    requests: tuple[TransferRequest, ...]
+    deadline: float
+    statuses: list[SliceStatus]
+    parts: list[int]  # settlements of each slice that are still to come
+    pending: int  # slices
+    ending: SliceStatus | None = None
+    forgotten: bool = False
+
+    @classmethod
+    def of(cls, batch_id: BatchId, requests: Sequence[TransferRequest], deadline: float) -> Batch:
+        count = len(requests)
+        return cls(batch_id, tuple(requests), deadline, [_PENDING] * count, [1] * count, count)
+
+
+class Batches:
+    """Thread-safe. Counts slices and bytes until they are terminal."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._batches: dict[BatchId, Batch] = {}
+        self._finished: list[BatchId] = []
+        self._last_id = 0
+        self._slices = 0
+        self._bytes = 0
+        self._counters = {Opcode.READ: 0, Opcode.WRITE: 0}
+        self._slices_done = 0
+        self._slices_failed = 0
+        self._unknown_notices = 0
+        self._closed = False
+        self._notice = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def open(self, requests: Sequence[TransferRequest], deadline: float) -> Batch:
+        """Raises InvalidRequest, Busy, Unavailable (closed)."""
+        num_bytes = sum(request.local.nbytes for request in requests)
+        limits = self._limits
+        if not requests or len(requests) > limits.max_slices or num_bytes > limits.max_bytes:
+            raise InvalidRequest(
+                f"a batch of {len(requests)} slices, {num_bytes} bytes; at most "
+                f"{limits.max_slices} slices, {limits.max_bytes} bytes, and one slice at least"
+            )
+        with self._lock:
+            if self._closed:
+                raise Unavailable("this transport is closed")
+            if (
+                self._slices + len(requests) > limits.max_slices
+                or self._bytes + num_bytes > limits.max_bytes
+                or len(self._batches) >= limits.max_batches
+            ):
+                raise Busy(
+                    f"{self._slices} slices, {self._bytes} bytes in flight, {len(self._batches)} "
+                    f"batches not forgotten; at most {limits.max_slices}, {limits.max_bytes}, "
+                    f"{limits.max_batches}: retry when one has ended"
+                )
+            self._last_id += 1
+            batch = Batch.of(BatchId(self._last_id), requests, deadline)
+            self._batches[batch.id] = batch
+            self._slices += len(requests)
+            self._bytes += num_bytes
+        return batch
+
+    def split(self, batch: Batch, index: int, parts: int) -> None:
+        """The slice goes as `parts` pieces, each settled once. Before any of them is."""
+        batch.parts[index] = parts
+
+    def settle(self, batch: Batch, index: int, status: SliceStatus) -> None:
+        """One piece of the slice has ended and its memory is let go. The slice is terminal with
+        its last piece, and DONE only when all were."""
+        with self._lock:
+            assert batch.parts[index] > 0, "a slice is settled once"
+            if status is not DONE and batch.statuses[index] is _PENDING:
+                batch.statuses[index] = status
+            batch.parts[index] -= 1
+            if batch.parts[index] == 0:
+                self._slice_ended(batch, index)
+
+    def end(self, batch: Batch, status: SliceStatus) -> bool:
+        """False when it had ended, or was ending, before."""
+        with self._lock:
+            if batch.ending is not None or not batch.pending:
+                return False
+            batch.ending = status
+            return True
+
+    def find(self, batch_id: BatchId) -> Batch | None:
+        return self._batches.get(batch_id)
+
+    def poll(self, batch_id: BatchId) -> tuple[SliceStatus, ...]:
+        with self._lock:
+            batch = self._batches.get(batch_id)
+            if batch is None or batch.forgotten:
+                raise InvalidRequest(f"batch {batch_id} is unknown or forgotten")
+            return tuple(
+                status if not parts else _PENDING
+                for status, parts in zip(batch.statuses, batch.parts, strict=True)
+            )
+
+    def forget(self, batch_id: BatchId) -> Batch | None:
+        """The batch when slices of it are pending still: it is dropped with the last of them."""
+        with self._lock:
+            batch = self._batches.get(batch_id)
+            if batch is None or batch.forgotten:
+                return None
+            batch.forgotten = True
+            if batch.pending:
+                return batch
+            del self._batches[batch_id]
+            return None
+
+    def finished(self) -> list[BatchId]:
+        with self._lock:
+            if self._finished and self._notice >= 0:
+                os.eventfd_read(self._notice)
+            finished, self._finished = self._finished, []
+            return [batch_id for batch_id in finished if batch_id in self._batches]
+
+    def fileno(self) -> int:
+        return self._notice
+
+    def due(self, now: float) -> tuple[list[Batch], float | None]:
+        """Batches past their deadline that nobody has ended; the earliest deadline after `now`."""
+        with self._lock:
+            live = [b for b in self._batches.values() if b.pending and b.ending is None]
+        due = [batch for batch in live if batch.deadline <= now]
+        later = [batch.deadline for batch in live if batch.deadline > now]
+        return due, min(later, default=None)
+
+    def counters(self) -> TransferCounters:
+        with self._lock:
+            return TransferCounters(
+                self._counters[Opcode.READ],
+                self._counters[Opcode.WRITE],
+                self._slices_done,
+                self._slices_failed,
+                self._unknown_notices,
+            )
+
+    def count_unknown_notice(self) -> None:
+        with self._lock:
+            self._unknown_notices += 1
+
+    def in_flight(self) -> tuple[int, int]:
+        """(slices, bytes) that are not terminal."""
+        with self._lock:
+            return self._slices, self._bytes
+
+    def close(self) -> list[Batch]:
+        """No batch is taken from now on; those with pending slices."""
+        with self._lock:
+            self._closed = True
+            return [batch for batch in self._batches.values() if batch.pending]
+
+    def release(self) -> None:
+        """After `close`, when nobody waits on `fileno` any more. Idempotent."""
+        with self._lock:
+            if self._notice >= 0:
+                os.close(self._notice)
+            self._notice = -1
+
+    def _slice_ended(self, batch: Batch, index: int) -> None:
+        request = batch.requests[index]
+        self._slices -= 1
+        self._bytes -= request.local.nbytes
+        if batch.statuses[index] is _PENDING:
+            batch.statuses[index] = DONE
+            self._counters[request.opcode] += request.local.nbytes
+            self._slices_done += 1
+        else:
+            self._slices_failed += 1
+        batch.pending -= 1
+        if batch.pending:
+            return
+        batch.requests = ()  # the views go with the transfer
+        if batch.forgotten:
+            del self._batches[batch.id]
+        else:
+            self._finished.append(batch.id)
+            if len(self._finished) == 1 and self._notice >= 0:
+                os.eventfd_write(self._notice, 1)

@@ -1,0 +1,56 @@
+"""Pieces of slices: what one frame asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..batches import Batch, Batches
+from ..types import Opcode, SliceStatus
+from ..wire import Header, Kind
+
+PIECE_BYTES = 1 << 20
+"""Larger slices are split, so that several streams share them."""
+_KINDS = {Opcode.READ: Kind.READ, Opcode.WRITE: Kind.WRITE}
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """`view` is touched by the stream that took the piece, by nobody else."""
+
+    batch: Batch
+    index: int  # of the slice
+    opcode: Opcode
+    view: memoryview
+    segment: int
+    offset: int
+    attempts: int = 0  # connections it was sent on
+
+    def header(self, request_id: int) -> Header:
+        return Header(_KINDS[self.opcode], self.segment, request_id, self.offset, self.view.nbytes)
+
+    @property
+    def may_retry(self) -> bool:
+        """A READ may run twice; a WRITE that may have arrived may not."""
+        return self.attempts == 0 or (self.opcode is Opcode.READ and self.attempts == 1)
+
+
+def pieces_of(batches: Batches, batch: Batch, index: int) -> Iterator[Piece]:
+    """Splits one slice; `batches` expects as many settlements."""
+    request = batch.requests[index]
+    local, num_bytes = request.local, request.local.nbytes
+    batches.split(batch, index, -(-num_bytes // PIECE_BYTES))
+    for start in range(0, num_bytes, PIECE_BYTES):
+        yield Piece(
+            batch,
+            index,
+            request.opcode,
+            local[start : start + PIECE_BYTES],
+            request.remote.segment,
+            request.offset + start,
+        )
+
+
+def settle(batches: Batches, piece: Piece, status: SliceStatus) -> None:
+    """The piece's memory is let go; what ended its batch comes before what befell the piece."""
+    batches.settle(piece.batch, piece.index, piece.batch.ending or status)

@@ -1,0 +1,144 @@
+"""The way to one peer: a queue of pieces and the streams that carry them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..batches import Batch, Batches
+from ..errors import TransferError
+from ..types import SliceState, SliceStatus
+from .pieces import PIECE_BYTES, Piece, settle
+from .stream import Dial, Stream, StreamLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    instance: str
+    host: str
+    port: int
+
+
+class Route:
+    """Streams come with work, up to `max_streams`, take pieces as their windows allow, and end
+    when idle. A lost connection gives back what may be tried again; when none can be made, what
+    is queued fails. Thread-safe; the lock is never held while anything is settled or sent."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        dial: Dial,
+        batches: Batches,
+        *,
+        max_streams: int,
+        limits: StreamLimits,
+    ) -> None:
+        self.peer = peer
+        self._dial = dial
+        self._batches = batches
+        self._max_streams = max_streams
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._queue: deque[Piece] = deque()
+        self._queued_bytes = 0
+        self._streams: list[Stream] = []
+        self._closed: SliceStatus | None = None
+
+    def enqueue(self, pieces: Sequence[Piece]) -> None:
+        with self._lock:
+            closed = self._closed
+            ended = closed is not None or bool(pieces and pieces[0].batch.ending)
+            if not ended:
+                self._queue.extend(pieces)
+                self._queued_bytes += sum(piece.view.nbytes for piece in pieces)
+                self._add_streams()
+            streams = list(self._streams)
+        if ended:
+            for piece in pieces:
+                settle(self._batches, piece, closed or _cancelled(piece))
+        for stream in streams:
+            stream.wake()
+
+    def withdraw(self, batch: Batch) -> None:
+        """The batch is ending: what is queued is settled, the streams let go of the rest."""
+        with self._lock:
+            withdrawn = [piece for piece in self._queue if piece.batch is batch]
+            if withdrawn:
+                self._queue = deque(piece for piece in self._queue if piece.batch is not batch)
+                self._queued_bytes -= sum(piece.view.nbytes for piece in withdrawn)
+            streams = list(self._streams)
+        for piece in withdrawn:
+            settle(self._batches, piece, _cancelled(piece))
+        for stream in streams:
+            stream.sweep()
+
+    def close(self, status: SliceStatus) -> list[Stream]:
+        """Ends every piece with `status`; the streams, which are ending."""
+        with self._lock:
+            self._closed = status
+            queued, self._queue = self._queue, deque()
+            streams = list(self._streams)
+        for piece in queued:
+            settle(self._batches, piece, status)
+        for stream in streams:
+            stream.stop()
+        return streams
+
+    # -- called by streams --------------------------------------------------------
+
+    def take(self, max_pieces: int, max_bytes: int) -> list[Piece]:
+        """The next pieces, at most so many; the first may be larger than `max_bytes`."""
+        taken: list[Piece] = []
+        with self._lock:
+            while self._queue and len(taken) < max_pieces and (max_bytes > 0 or not taken):
+                piece = self._queue[0]
+                if taken and piece.view.nbytes > max_bytes:
+                    break
+                taken.append(self._queue.popleft())
+                max_bytes -= piece.view.nbytes
+            self._queued_bytes -= sum(piece.view.nbytes for piece in taken)
+        return taken
+
+    def retire(self, stream: Stream) -> bool:
+        """An idle stream wants to end; not while there is work."""
+        with self._lock:
+            if self._queue and self._closed is None:
+                return False
+            self._streams.remove(stream)
+            return True
+
+    def lost(self, stream: Stream, carried: Sequence[Piece], error: TransferError) -> None:
+        """The stream's connection ended, or none came about; `carried` is no longer touched."""
+        failed = SliceStatus(SliceState.FAILED, error.reason)
+        with self._lock:
+            self._streams.remove(stream)
+            closed = self._closed
+            again = [piece for piece in carried if _may_go_again(piece)] if closed is None else []
+            ending = [piece for piece in carried if piece not in again]
+            self._queue.extendleft(reversed(again))
+            self._queued_bytes += sum(piece.view.nbytes for piece in again)
+            if stream.connected:
+                self._add_streams()
+            elif not self._streams:  # nobody is left to carry what waits
+                ending += self._queue
+                self._queue.clear()
+                self._queued_bytes = 0
+        for piece in ending:
+            settle(self._batches, piece, closed or failed)
+
+    def _add_streams(self) -> None:
+        wanted = -(-self._queued_bytes // (2 * PIECE_BYTES))
+        while len(self._streams) < min(wanted, self._max_streams):
+            stream = Stream(self, self._dial, self._batches, self._limits)
+            self._streams.append(stream)
+            stream.start()
+
+
+def _may_go_again(piece: Piece) -> bool:
+    return piece.may_retry and piece.batch.ending is None
+
+
+def _cancelled(piece: Piece) -> SliceStatus:
+    return piece.batch.ending or SliceStatus(SliceState.CANCELLED)

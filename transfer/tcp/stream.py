@@ -1,0 +1,295 @@
+"""One connection of a client and the thread that serves it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .. import wire
+from ..batches import DONE, Batches
+from ..errors import Malformed, TransferError, Unavailable
+from ..types import Opcode, SliceState, SliceStatus
+from ..wire import Header, Kind
+from .frames import FrameReader
+from .pace import Pace
+from .pieces import Piece, settle
+
+logger = logging.getLogger(__name__)
+
+_MAX_BUFFERS = 128
+"""Of one sendmsg."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    window_pieces: int = 64  # sent and not answered
+    window_bytes: int = 4 << 20
+    stall_seconds: float = 10.0  # less than 64 KiB in this time while answers are due
+    idle_seconds: float = 30.0  # less than the server's
+
+
+class Carrier(Protocol):
+    """What a stream needs of its route."""
+
+    def take(self, max_pieces: int, max_bytes: int) -> list[Piece]: ...
+    def retire(self, stream: Stream) -> bool: ...
+    def lost(self, stream: Stream, carried: Sequence[Piece], error: TransferError) -> None: ...
+
+
+Dial = Callable[[], socket.socket]
+"""A connected socket after its handshake. Raises TransferError; bounded in time."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A piece whose answer is due; `piece` is None once it was let go: its answer is thrown
+    away."""
+
+    piece: Piece | None
+    num_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class _Sending:
+    request_id: int
+    buffers: deque[memoryview]
+    started: bool = False
+
+
+class Stream:
+    """Takes pieces from its route, sends their requests and receives the answers. Only this thread
+    touches the memory of the pieces it took, and settles them after the last touch."""
+
+    def __init__(self, route: Carrier, dial: Dial, batches: Batches, limits: StreamLimits) -> None:
+        self._route = route
+        self._dial = dial
+        self._batches = batches
+        self._limits = limits
+        self._asked: dict[int, _Asked] = {}
+        self._asked_bytes = 0
+        self._outgoing: deque[_Sending] = deque()
+        self._last_id = 0
+        self._reader = FrameReader(self._place, self._complete)
+        self._reason = memoryview(bytearray(wire.MAX_REASON_BYTES))
+        self._pace = Pace(limits.stall_seconds, 0.0)
+        self._stopped = False
+        self._sweep_wanted = False
+        self._wake_lock = threading.Lock()
+        self._wake_descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="transfer-stream", daemon=True)
+        self.connected = False
+
+    # -- from other threads -------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is work, or something to look at."""
+        with self._wake_lock:
+            if self._wake_descriptor >= 0:
+                os.eventfd_write(self._wake_descriptor, 1)
+
+    def sweep(self) -> None:
+        """Lets go of pieces whose batch is ending."""
+        self._sweep_wanted = True
+        self.wake()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.wake()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the thread, but not for one that is still dialling: it holds no piece."""
+        if self.connected:
+            self._thread.join(timeout_s)
+
+    # -- the thread ---------------------------------------------------------------
+
+    def _run(self) -> None:
+        error = self._carry()
+        with self._wake_lock:
+            os.close(self._wake_descriptor)
+            self._wake_descriptor = -1
+        if error is not None:
+            self._route.lost(self, self._carried(), error)
+
+    def _carry(self) -> TransferError | None:
+        """Until it is idle (None: it has left its route) or something ends it."""
+        try:
+            with self._dial() as sock:
+                self.connected = True
+                sock.setblocking(False)
+                return self._exchange(sock)
+        except TransferError as error:
+            return error
+        except OSError as error:
+            return Unavailable(f"the connection was lost: {error.strerror or error}")
+        except Exception as error:  # thread boundary: no piece may stay pending
+            logger.exception("transfer stream failed")
+            return Unavailable(f"internal error: {error!r}")
+
+    def _exchange(self, sock: socket.socket) -> TransferError | None:
+        poller = select.poll()
+        poller.register(self._wake_descriptor, select.POLLIN)
+        poller.register(sock, select.POLLIN)
+        self._pace.restart(time.monotonic())
+        while not self._stopped:
+            if self._sweep_wanted:
+                self._sweep_wanted = False
+                self._let_ending_go()
+            self._refill()
+            try:
+                self._flush(sock)
+                self._pace.moved(self._reader.step(sock), time.monotonic())
+            except BlockingIOError:
+                if not self._wait(sock, poller):
+                    return None
+        return Unavailable("this transport closes the connection")
+
+    def _wait(self, sock: socket.socket, poller: select.poll) -> bool:
+        """For bytes, room to send, or a wake; False when it was idle too long and has left."""
+        due = bool(self._asked)
+        patience = self._pace.left(time.monotonic()) if due else self._limits.idle_seconds
+        poller.modify(sock, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+        ready = poller.poll(patience * 1000)
+        if not ready and not due:
+            return not self._route.retire(self)
+        if any(descriptor == self._wake_descriptor for descriptor, _ in ready):
+            os.eventfd_read(self._wake_descriptor)
+        return True
+
+    # -- sending ------------------------------------------------------------------
+
+    def _refill(self) -> None:
+        """Takes pieces when half of the window is free."""
+        limits = self._limits
+        if (
+            len(self._asked) > limits.window_pieces // 2
+            or self._asked_bytes > limits.window_bytes // 2
+        ):
+            return
+        taken = self._route.take(
+            limits.window_pieces - len(self._asked), limits.window_bytes - self._asked_bytes
+        )
+        if taken and not self._asked:
+            self._pace.restart(time.monotonic())
+        for piece in taken:
+            self._ask(piece)
+
+    def _ask(self, piece: Piece) -> None:
+        self._last_id += 1
+        request_id, num_bytes = self._last_id, piece.view.nbytes
+        self._asked[request_id] = _Asked(piece, num_bytes)
+        self._asked_bytes += num_bytes
+        piece.attempts += 1
+        buffers = deque([memoryview(wire.encode_header(piece.header(request_id)))])
+        if piece.opcode is Opcode.WRITE:
+            buffers.append(piece.view)
+        self._outgoing.append(_Sending(request_id, buffers))
+
+    def _flush(self, sock: socket.socket) -> None:
+        """Sends what the socket takes."""
+        while self._outgoing:
+            buffers: list[memoryview] = []
+            for sending in self._outgoing:
+                buffers += sending.buffers
+                if len(buffers) >= _MAX_BUFFERS:
+                    break
+            try:
+                sent = sock.sendmsg(buffers)
+            except BlockingIOError:
+                return
+            self._pace.moved(sent, time.monotonic())
+            self._sent(sent)
+
+    def _sent(self, num_bytes: int) -> None:
+        while num_bytes:
+            sending = self._outgoing[0]
+            sending.started = True
+            first = sending.buffers[0]
+            if num_bytes < first.nbytes:
+                sending.buffers[0] = first[num_bytes:]
+                return
+            num_bytes -= first.nbytes
+            sending.buffers.popleft()
+            if not sending.buffers:
+                self._outgoing.popleft()
+
+    # -- receiving ----------------------------------------------------------------
+
+    def _place(self, header: Header) -> memoryview | None:
+        if header.kind is Kind.FAILED:
+            return self._reason[: header.length]
+        if header.kind not in (Kind.DATA, Kind.DONE):
+            raise Malformed(f"{header.kind.name} is no answer")
+        asked = self._asked.get(header.request_id)
+        if asked is None or asked.piece is None:
+            return None
+        piece = asked.piece
+        wanted = Kind.DATA if piece.opcode is Opcode.READ else Kind.DONE
+        if header.kind is not wanted or header.length not in (0, asked.num_bytes):
+            raise Malformed(
+                f"{header.kind.name} of {header.length} bytes answers a {piece.opcode.name} of "
+                f"{asked.num_bytes}"
+            )
+        return piece.view if wanted is Kind.DATA else None
+
+    def _complete(self, header: Header) -> None:
+        self._pace.restart(time.monotonic())
+        asked = self._asked.pop(header.request_id, None)
+        if asked is None:
+            self._batches.count_unknown_notice()
+            return
+        self._asked_bytes -= asked.num_bytes
+        if asked.piece is None:
+            return
+        status = DONE
+        if header.kind is Kind.FAILED:
+            text = bytes(self._reason[: header.length]).decode("utf-8", "replace")
+            status = SliceStatus(SliceState.FAILED, text or "refused")
+        settle(self._batches, asked.piece, status)
+
+    # -- letting go ---------------------------------------------------------------
+
+    def _let_ending_go(self) -> None:
+        """Of pieces whose batch is ending. Raises Unavailable when that would leave half a request
+        on the wire: the connection must end with it."""
+        unsent = {sending.request_id: sending for sending in self._outgoing}
+        for request_id, asked in list(self._asked.items()):
+            piece = asked.piece
+            if piece is None or piece.batch.ending is None:
+                continue
+            sending = unsent.get(request_id)
+            if sending is not None and sending.started and piece.opcode is Opcode.WRITE:
+                raise Unavailable("a write was cut short")
+            if sending is not None and not sending.started:
+                self._outgoing.remove(sending)
+                del self._asked[request_id]
+                self._asked_bytes -= asked.num_bytes
+            else:
+                self._divert(request_id)
+                asked.piece = None
+            settle(self._batches, piece, piece.batch.ending)
+
+    def _divert(self, request_id: int) -> None:
+        current = self._reader.current
+        if current is not None and current.request_id == request_id:
+            self._reader.divert()
+
+    def _carried(self) -> list[Piece]:
+        """What the ended connection leaves; none of it is touched any more."""
+        unsent = {sending.request_id for sending in self._outgoing if not sending.started}
+        for request_id in unsent:
+            piece = self._asked[request_id].piece
+            if piece is not None:
+                piece.attempts -= 1
+        return [asked.piece for asked in self._asked.values() if asked.piece is not None]
