@@ -52,16 +52,18 @@ class PolledBlockStore:
         *,
         source: str,
         request_block: BlockKey | None = None,
+        first_block: int = 0,
         extra: Extra = (),
         pin_s: float = 10.0,
         deadline_s: float,
     ) -> JobId:
-        """For a hand-off: takes every full block of the prompt, and `request_block` (see
-        `begin_request_store`), from store `source` (an instance) while they are still being written
-        there. The result's `hit` comes once places are reserved, and is shorter when there is no
-        room for all; a load waits for the layers. What has not arrived by `deadline_s` is given
-        up."""
-        make = self.jobs.fetch(self.keys(token_ids, extra=extra), request_block, source, pin_s)
+        """For a hand-off: takes the full blocks of the prompt from `first_block` on, and
+        `request_block` (see `begin_request_store`), from store `source` (an instance) while they
+        are still being written there. The result's `hit` comes once places are reserved, and is
+        shorter when there is no room for all; a load waits for the layers. What has not arrived by
+        `deadline_s` is given up."""
+        keys = self.keys(token_ids, extra=extra)[first_block:]
+        make = self.jobs.fetch(keys, request_block, source, pin_s)
         return self.jobs.desk.submit(make(check_timeout(deadline_s), self.jobs.desk.deliver))
 
     def submit_load(
