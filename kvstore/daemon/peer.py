@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..store import OwnerId, Store
 from ..types import Instance
 from .budget import Budget
-from .sources import Sources
+from .sources import NO_SOURCES, Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +23,4 @@ class Peer:
     stats: Callable[[], bytes]  # JSON body of GET /v1/stats
     clock: Callable[[], float]  # monotonic seconds
     copies: Budget  # copied out of the pool and not yet sent, of all connections
-    sources: Sources = Sources()  # where lookups get what DRAM lacks
+    sources: Sources = NO_SOURCES  # where lookups get what DRAM lacks

@@ -69,3 +69,6 @@ class Sources:
 
     def entries(self) -> list[EntrySource]:
         return [source for source in (self.disk_entries, self.peer_entries) if source]
+
+
+NO_SOURCES = Sources()
