@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..keys import BlockKey, EntryId
 from ..layout import Shard
+from ..slots import SlotState
 from ..types import Located
 from .checks import check_chain, check_keys
 from .coverage import Finder, transports
@@ -99,6 +100,11 @@ class StoreFinding(StoreParts):
             opened.geometry(shard)
         places = [catalog.committed, catalog.filling]
         return Finder(catalog, opened, wanted, [*places, catalog.pending] if pending else places)
+
+    def is_pinned(self, slot: int, generation: int) -> bool:
+        """Whether anybody holds that entry; False when it is gone."""
+        state = self._catalog.find(slot, generation)
+        return state is not SlotState.FREE and self._catalog.pins[slot] > 0
 
     def exists(self, entries: Sequence[EntryId], now: float) -> list[bool]:
         self._entries.expire_among(entries, now)

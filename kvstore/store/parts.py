@@ -114,6 +114,10 @@ class StoreParts:
     def segment_sizes(self) -> list[int]:
         return [segment.memory.num_bytes for segment in self._pool.segments]
 
+    def segment_view(self, segment: int) -> memoryview:
+        """Its bytes, read-only. Whoever keeps the view keeps the memory mapped."""
+        return self._segment(segment).memory.buffer.toreadonly()
+
     @property
     def max_entry_bytes(self) -> int:
         return self.settings.segment_bytes

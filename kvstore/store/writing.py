@@ -22,6 +22,10 @@ class StoreWriting(StoreParts):
         """Number of the namespace here; equal namespaces give equal numbers."""
         return self._namespaces.open(namespace)
 
+    def namespace(self, number: int) -> Namespace:
+        """Raises InvalidRequest when it was not opened here."""
+        return self._namespaces.get(number).namespace
+
     def reserve(
         self,
         owner: OwnerId,
