@@ -25,7 +25,7 @@ from .ports import fixed_ports, free_ports
 from .settings import DemoSettings, UpSettings
 from .state import write_state
 
-_WATCH_SECONDS = 0.2
+_WATCH_SECONDS = 0.1
 
 
 class _Stopped(Exception):

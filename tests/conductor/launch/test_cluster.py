@@ -124,7 +124,7 @@ def test_up_serves_replaces_a_killed_store_and_ends_with_a_signal(start_up: Star
     assert ask(completions, prompt)["usage"]["completion_tokens"] == 3
     until(lambda: up.state["nodes"][0]["pid"] != killed, 10)
     said = (up.folder / "stderr").read_text()
-    assert "node-1 was killed by SIGKILL; starting it again in 0.5 s" in said
+    assert "node-1 was killed by SIGKILL; starting it again in 0.1 s" in said
 
     pids = up.pids()
     assert all(lives(pid) for pid in pids)
