@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 
 from ..slots import HEAD, LENGTH, OFFSET, WORDS, SlotState
 from .catalog import DEAD, QUARANTINED, REQUEST_SCOPED, Catalog
@@ -125,7 +126,7 @@ def _compare_fills(catalog: Catalog, walk: _Walk) -> Iterable[str]:
 
 
 def _compare_pins(entries: Entries, pins: Pins) -> Iterable[str]:
-    held = Counter(pins.slots())
+    held = Counter(chain(pins.slots(), entries.held))
     if held.total() != entries.counters.num_pins:
         yield f"pins: {held.total()} held, {entries.counters.num_pins} by account"
     for slot in entries.catalog.used_slots():
@@ -136,9 +137,9 @@ def _compare_pins(entries: Entries, pins: Pins) -> Iterable[str]:
 
 
 def _compare_order(entries: Entries, committed: list[int]) -> Iterable[str]:
-    """Every committed, unpinned entry waits in the queue of its segment's arena, once."""
+    """Every committed entry that nobody uses waits in the queue of its segment's arena, once."""
     catalog, pool = entries.catalog, entries.pool
-    expected = {slot for slot in committed if not catalog.pins[slot]}
+    expected = {slot for slot in committed if catalog.pins[slot] == (slot in entries.held)}
     seen: set[int] = set()
     for arena in [pool.daemon, *pool.arenas.values()]:
         yield from arena.policy.check_integrity()

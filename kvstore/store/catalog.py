@@ -18,9 +18,17 @@ from .eviction import Links
 from .slot_table import SlotTable
 from .types import Origin
 
-SOFT_PINNED, DEAD, QUARANTINED, REQUEST_SCOPED, DOOMED = 1, 2, 4, 8, 16
-"""Bits of the flags column. DEAD: its end waits for the last unpin. REQUEST_SCOPED: one request's,
-told to nobody. DOOMED: a fill of what was removed meanwhile; it ends, never becomes visible."""
+SOFT_PINNED, DEAD, QUARANTINED, REQUEST_SCOPED, DOOMED, VOLATILE, FLUSHED = (
+    1 << bit for bit in range(7)
+)
+"""Bits of the flags column.
+
+DEAD            its end waits for the last unpin
+REQUEST_SCOPED  one request's, told to nobody
+DOOMED          a fill of what was removed meanwhile: it ends, and never becomes visible
+VOLATILE        ends by itself (a time to live, one request's): not worth a disk
+FLUSHED         lies on the NVMe tier too
+"""
 STRINGS = 0
 """Namespace number of string entries."""
 
@@ -80,6 +88,9 @@ class Catalog:
             return SlotState.FREE
         head = self.words[slot * WORDS + HEAD]
         return SlotState(head & 0xFF) if head >> 32 == generation else SlotState.FREE
+
+    def generation(self, slot: int) -> int:
+        return self.words[slot * WORDS + HEAD] >> 32
 
     def entry(self, slot: int) -> EntryId:
         return EntryId(self.keys[slot])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,10 @@ LEAST_BULK = 256
 MAX_ANCESTORS = 4096
 MAX_EVENT_ENTRIES = 4096
 TICKS_PER_SECOND = 10
+
+
+CommitCallback = Callable[[Sequence[int], Mapping[bytes, bytes]], None]
+"""Slots that became visible, and the block key before each block's."""
 
 
 class DropReason(enum.Enum):
@@ -76,6 +80,8 @@ class Entries:
         self._started = started
         self.drops: OrderedDict[bytes, DropReason] = OrderedDict()
         self.expiry: Expiry[int] = Expiry()  # of committed slots
+        self.held: set[int] = set()  # being copied to another tier
+        self.on_committed: CommitCallback | None = None
         self._evicted: dict[int, list[bytes]] = {}  # by namespace, not yet announced
 
     # -- places -----------------------------------------------------------------------
@@ -120,6 +126,8 @@ class Entries:
             self._make_evictable(reversed(slots))
             self._link(slots, parents, tick)
             self._announce_chain(namespace, keys, parents)
+        if self.on_committed is not None:
+            self.on_committed(slots, parents)
 
     def _link(self, slots: Sequence[int], parents: dict[bytes, bytes], tick: int) -> None:
         """Hangs blocks on the ones before them, and keeps those as long as what follows them."""
@@ -169,29 +177,53 @@ class Entries:
                 self.arena_of(slot).policy.touch(slot)
 
     def pin(self, slot: int) -> None:
-        catalog = self.catalog
-        if not catalog.pins[slot]:
-            self.counters.pinned_bytes += self.occupied(slot)
-            if catalog.links.queue[slot]:
-                self.arena_of(slot).policy.remove(slot)
-        catalog.pins[slot] += 1
-        self.counters.num_pins += 1
+        if self.catalog.links.queue[slot]:
+            self.arena_of(slot).policy.remove(slot)
+        self._add_pin(slot)
 
     def unpin(self, slot: int) -> None:
         catalog = self.catalog
-        catalog.pins[slot] -= 1
-        self.counters.num_pins -= 1
-        if catalog.pins[slot]:
-            return
-        self.counters.pinned_bytes -= self.occupied(slot)
+        self._take_pin(slot)
         if catalog.flags[slot] & DEAD:
-            self.free(slot)
-        elif catalog.words[slot * WORDS + HEAD] & 0xFF == SlotState.COMMITTED:
+            self._free_unpinned(slot)
+        elif catalog.pins[slot] == (slot in self.held) and self._is_committed(slot):
             policy = self.arena_of(slot).policy
             if catalog.flags[slot] & SOFT_PINNED:
                 policy.insert_soft(slot)
             else:
                 policy.insert_used(slot)
+
+    def hold(self, slot: int) -> None:
+        """A pin that is no use: the bytes stay while they are copied elsewhere, but the entry keeps
+        its place in the eviction order, and may be dropped from there."""
+        assert slot not in self.held, f"slot {slot} is held already"
+        self.held.add(slot)
+        self._add_pin(slot)
+
+    def release(self, slot: int) -> None:
+        self.held.discard(slot)
+        self._take_pin(slot)
+        if self.catalog.flags[slot] & DEAD:
+            self._free_unpinned(slot)
+
+    def _add_pin(self, slot: int) -> None:
+        if not self.catalog.pins[slot]:
+            self.counters.pinned_bytes += self.occupied(slot)
+        self.catalog.pins[slot] += 1
+        self.counters.num_pins += 1
+
+    def _take_pin(self, slot: int) -> None:
+        self.catalog.pins[slot] -= 1
+        self.counters.num_pins -= 1
+        if not self.catalog.pins[slot]:
+            self.counters.pinned_bytes -= self.occupied(slot)
+
+    def _free_unpinned(self, slot: int) -> None:
+        if not self.catalog.pins[slot]:
+            self.free(slot)
+
+    def _is_committed(self, slot: int) -> bool:
+        return self.catalog.words[slot * WORDS + HEAD] & 0xFF == SlotState.COMMITTED
 
     # -- ending -----------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from moontide.transfer import check_memory
 from moontide.transfer.types import Instance
 
@@ -60,6 +62,7 @@ class StoreParts:
         self._reservations = Reservations(self._entries, self._placement)
         self._pins = Pins(self._entries)
         self._hbm = HbmDirectory(self.events)
+        self._beyond: Callable[[], list[Holding]] = list
         self._inspection = Inspection(self._entries, self._namespaces)
 
     # -- life -------------------------------------------------------------------------
@@ -161,4 +164,4 @@ class StoreParts:
             raise InvalidRequest(f"segment {index} is not granted to {client}")
 
     def _holdings(self) -> list[Holding]:
-        return [*self._entries.holdings(), *self._hbm.holdings()]
+        return [*self._entries.holdings(), *self._hbm.holdings(), *self._beyond()]

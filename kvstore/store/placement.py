@@ -16,7 +16,7 @@ from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 
 from ..slots import HEAD, LENGTH, OFFSET, PLACE, SlotState
 from .allocator import occupied_bytes, occupied_bytes_of
-from .catalog import Catalog
+from .catalog import FLUSHED, Catalog
 from .entries import TICKS_PER_SECOND, Entries
 from .pool import Arena, Holder, Pool, PoolSegment
 from .slot_table import NO_SLOT
@@ -27,6 +27,7 @@ SURVEY_SECONDS = 1.0
 """How old the picture of other writers' segments may be."""
 ASK_AGAIN_SECONDS = 2.0
 MAX_DESCENT = 4096
+MAX_EQUALS = 8
 MAX_SCATTERED_VICTIMS = 32
 """Entries evicted in policy order for one request before a window is looked for."""
 MAX_VICTIMS = 1 << 17
@@ -159,7 +160,7 @@ class Placement:
         """The coldest entry, or the end of the chain that hangs on it: a chain shrinks from its
         end. NO_SLOT when nothing can go."""
         chains, queue = self._catalog.chains, self._catalog.links.queue
-        slot = arena.policy.coldest()
+        slot = self._coldest(arena)
         if slot == NO_SLOT:
             return NO_SLOT
         for _ in range(MAX_DESCENT):
@@ -170,6 +171,19 @@ class Placement:
             else:
                 break
         return slot
+
+    def _coldest(self, arena: Arena) -> int:
+        """Of a few that were last used in the same tenth of a second, one that lies on the NVMe
+        tier too goes first; otherwise the policy's order alone decides."""
+        flags, touched = self._catalog.flags, self._catalog.touched
+        slot = first = arena.policy.coldest()
+        for _ in range(MAX_EQUALS):
+            if slot == NO_SLOT or touched[slot] != touched[first]:
+                break
+            if flags[slot] & FLUSHED:
+                return slot
+            slot = self._catalog.links.hotter[slot]
+        return first
 
     def _evict_coldest(self, arena: Arena, num_bytes: int) -> Place | None:
         """Evicts no more bytes than are asked for: scattered victims may never make a fit."""

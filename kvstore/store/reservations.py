@@ -8,7 +8,7 @@ writer has surely stopped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from moontide.transfer.types import Instance
@@ -24,6 +24,7 @@ from .catalog import (
     REQUEST_SCOPED,
     SOFT_PINNED,
     STRINGS,
+    VOLATILE,
     Catalog,
     block_key_of,
     is_block,
@@ -57,6 +58,7 @@ class Batch:
     parents: dict[bytes, bytes] = field(default_factory=dict)  # block key → the one before it
     request_scoped: bool = False
     origin: Origin | None = None
+    elsewhere: Collection[bytes] = ()  # entries that another tier holds
 
 
 class _Group:
@@ -82,6 +84,7 @@ class Reservations:
         self._shares = Shares.of(settings, settings.max_reserved_ratio)
         self._open: dict[int, Batch] = {}
         self._quarantine: dict[Instance, list[int]] = {}
+        self.replaced: list[bytes] = []  # since the last look
         self.watchers = Watchers()
         self.arrivals = Arrivals()
 
@@ -108,13 +111,13 @@ class Reservations:
         now: float,
     ) -> list[ReserveResult]:
         committed = self._catalog.committed
-        filling = self._catalog.filling if batch.origin else {}
+        elsewhere = self._catalog.filling if batch.origin else batch.elsewhere
         keep = batch.if_exists != "replace"
         most = self._pool.settings.segment_bytes
         arena = self._pool.arena_of(batch.owner.client) if batch.shared_memory else None
         results = []
         for entry, size, extents in zip(entries, sizes, num_extents, strict=True):
-            if (keep and entry in committed) or entry in filling:
+            if (keep and entry in committed) or entry in elsewhere:
                 results.append(_EXISTS_ALREADY)
             elif size > most:
                 reason = f"{size} bytes; an entry has at most {most} (one segment)"
@@ -175,6 +178,8 @@ class Reservations:
             catalog.flags[slot] = SOFT_PINNED
         if num_extents > 1:
             catalog.checksums[slot] = bytearray(8 * num_extents)
+        if batch.ttl_s is not None:
+            catalog.flags[slot] |= VOLATILE
         if batch.request_scoped:
             catalog.flags[slot] |= REQUEST_SCOPED
             catalog.request_scoped.add(slot)
@@ -350,6 +355,8 @@ class Reservations:
         self._entries.expire_among([key], now)
         if batch.namespace == STRINGS and batch.origin is None:
             self.doom_fills([key])  # of the value that was there before
+        if batch.if_exists == "replace":
+            self.replaced.append(key)
         existing = catalog.committed.get(key)
         if existing is not None:
             if batch.if_exists != "replace":

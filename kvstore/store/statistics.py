@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..types import Tier
+from .catalog import FLUSHED
 from .entries import Entries
 from .types import TierStats
 
@@ -25,7 +28,13 @@ def dram_stats(entries: Entries) -> TierStats:
         bytes_in=counters.bytes_in,
         bytes_out=counters.bytes_out,
         corrupt=counters.corrupt,
+        flushed=_num_flushed(entries),
     )
+
+
+def _num_flushed(entries: Entries) -> int:
+    flags = np.frombuffer(entries.catalog.flags, np.uint8)
+    return int(np.count_nonzero(flags & FLUSHED))
 
 
 def tier_stats(entries: Entries, hbm_blocks: int) -> dict[str, TierStats]:

@@ -9,6 +9,7 @@ from ..slots import SlotState
 from .audit import audit
 from .checks import check_keys
 from .clearing import WORTH_GIVING_BACK, clear, give_memory_back
+from .demoting import StoreDemoting
 from .entries import DropReason
 from .finding import StoreFinding
 from .inspection import Eviction
@@ -19,7 +20,7 @@ from .types import AuditReport, EntryPage, EvictScope, Explanation, OwnerId, Sta
 from .writing import StoreWriting
 
 
-class Store(StoreWriting, StoreFinding):
+class Store(StoreWriting, StoreFinding, StoreDemoting):
     """Entries of one node in its DRAM pool.
 
     Single-threaded: the daemon's loop owns it. `now` is monotonic seconds. An owner is a

@@ -179,6 +179,7 @@ class TierStats(msgspec.Struct, frozen=True):
     quarantined_bytes: int = 0
     largest_free_bytes: int = 0
     entries: int = 0
+    flushed: int = 0  # of them, those that a kill does not take
     hits: int = 0
     misses: int = 0
     evictions: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
 
 from ..errors import InvalidRequest
@@ -36,11 +36,12 @@ class StoreWriting(StoreParts):
         ttl_s: float | None = None,
         soft_pin: bool = False,
         shared_memory: bool = False,
+        elsewhere: Collection[bytes] = (),
         now: float,
     ) -> list[ReserveResult]:
         """Space for single-extent entries, one result an entry. EXISTS for `keep` and `error` when
-        the entry is committed; FULL when nothing can be evicted; FAILED for a size no segment
-        holds. Evicts as needed."""
+        the entry is committed, or is one of those that lie `elsewhere`; FULL when nothing can be
+        evicted; FAILED for a size no segment holds. Evicts as needed."""
         check_entries(entries, sizes)
         if if_exists not in ("keep", "replace", "error"):
             raise InvalidRequest(f"if_exists is {if_exists!r}; known: keep, replace, error")
@@ -53,6 +54,7 @@ class StoreWriting(StoreParts):
             ttl_s=ttl_s,
             soft_pin=soft_pin,
             shared_memory=shared_memory,
+            elsewhere=() if if_exists == "replace" else elsewhere,
         )
         return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
 
@@ -178,6 +180,12 @@ class StoreWriting(StoreParts):
         return self._reservations.commit(
             self._owners.get(owner), slots, generations, checksums, now
         )
+
+    def take_replaced(self) -> list[bytes]:
+        """Entries that `if_exists="replace"` was committed for since the last call: whatever other
+        tiers hold of them is of an older value."""
+        replaced, self._reservations.replaced = self._reservations.replaced, []
+        return replaced
 
     def abort(self, owner: OwnerId, slots: Sequence[int], generations: Sequence[int]) -> int:
         """The writer has stopped: frees the space at once. Unknown ones are counted, not errors.

@@ -1,0 +1,122 @@
+"""The side of a store that faces a colder tier: what to copy there, and what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..layout import DTYPE_BYTES, Shard
+from ..slots import HEAD, SlotState
+from .catalog import DEAD, FLUSHED, STRINGS, VOLATILE, block_key_of, shard_of
+from .event_log import Holding
+from .parts import StoreParts
+
+
+class Demotable(NamedTuple):
+    """A committed entry that a colder tier does not hold. `parent` is the block key before it."""
+
+    slot: int
+    generation: int
+    parent: bytes
+
+
+class Held(NamedTuple):
+    """An entry whose bytes stay until `Store.release(slot)`."""
+
+    entry: bytes
+    namespace: str  # digest, hex; "" for string entries
+    extents: list[memoryview]
+    checksums: list[int]
+    element_bytes: int  # size of the numbers in it
+
+
+class StoreDemoting(StoreParts):
+    """Committed entries are offered once, as they become visible; `unflushed` finds those that were
+    not taken then."""
+
+    def on_committed(self, callback: Callable[[list[Demotable]], None]) -> None:
+        """Called within each commit; the callback may not change the store."""
+        catalog = self._catalog
+
+        def offer(slots: Sequence[int], parents: Mapping[bytes, bytes]) -> None:
+            offered = []
+            for slot in slots:
+                if not catalog.flags[slot] & (VOLATILE | FLUSHED):
+                    key = block_key_of(catalog.keys[slot])
+                    offered.append(Demotable(slot, catalog.generation(slot), parents.get(key, b"")))
+            if offered:
+                callback(offered)
+
+        self._entries.on_committed = offer
+
+    def unflushed(self, limit: int) -> list[Demotable]:
+        """The coldest entries that no colder tier holds, coldest first. Looks at every slot, by
+        columns: milliseconds for a million."""
+        catalog = self._catalog
+        states = catalog.table.rows()[:, HEAD] & 0xFF
+        flags = np.frombuffer(catalog.flags, np.uint8)
+        wanted = (states == SlotState.COMMITTED) & (flags & (DEAD | VOLATILE | FLUSHED) == 0)
+        slots = np.flatnonzero(wanted)
+        touched = np.frombuffer(catalog.touched, np.uint32)[slots]
+        order = np.argsort(touched, kind="stable")[:limit]
+        return [
+            Demotable(slot, catalog.generation(slot), self._parent_key(slot))
+            for slot in slots[order].tolist()
+        ]
+
+    def hold(self, slot: int, generation: int) -> Held | None:
+        """Keeps the entry's bytes for a copy, without counting as use. None when there is nothing
+        to do: it is gone, lies on the colder tier already, or is held."""
+        catalog = self._catalog
+        if (
+            catalog.find(slot, generation) is not SlotState.COMMITTED
+            or catalog.flags[slot] & (DEAD | VOLATILE | FLUSHED)
+            or slot in self._entries.held
+        ):
+            return None
+        entry, number = catalog.entry(slot), catalog.namespaces[slot]
+        data = self._contents.buffer(slot, generation)
+        extents = self._contents.extents(slot, generation)
+        self._entries.hold(slot)
+        return Held(
+            entry,
+            self._namespaces.hex_digest(number),
+            [data[offset : offset + length] for offset, length, _ in extents],
+            [extent.checksum for extent in extents],
+            1 if number == STRINGS else self._element_bytes(number, shard_of(entry)),
+        )
+
+    def release(self, slot: int) -> None:
+        """The copy is over. The entry may have been dropped meanwhile; then its space is free."""
+        self._entries.release(slot)
+
+    def mark_flushed(self, slot: int, generation: int) -> None:
+        """The colder tier holds this entry now. Nothing happens when it has gone from here."""
+        if self._catalog.find(slot, generation) is SlotState.COMMITTED:
+            self._catalog.flags[slot] |= FLUSHED
+
+    def forget_flushed(self, entries: Iterable[bytes]) -> None:
+        """The colder tier no longer holds these."""
+        catalog = self._catalog
+        for entry in entries:
+            slot = catalog.committed.get(entry)
+            if slot is not None:
+                catalog.flags[slot] &= ~FLUSHED
+
+    def forget_all_flushed(self) -> None:
+        flags = np.frombuffer(self._catalog.flags, np.uint8)
+        flags &= ~np.uint8(FLUSHED)
+
+    def list_beyond(self, holdings: Callable[[], list[Holding]]) -> None:
+        """Snapshots of events also list these, which lie in a tier that this class does not own."""
+        self._beyond = holdings
+
+    def _parent_key(self, slot: int) -> bytes:
+        parent = self._catalog.chains.parent[slot]
+        return block_key_of(self._catalog.keys[parent]) if parent else b""
+
+    def _element_bytes(self, namespace: int, packed: bytes) -> int:
+        layout = self._namespaces.get(namespace).namespace.layout
+        return DTYPE_BYTES[layout.groups[Shard.unpack(packed).group].dtype]
