@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -24,6 +27,7 @@ STOP_SECONDS = 45.0
 REQUEST_SECONDS = 60.0
 BLOCK = 8
 WORKER_HEADER = "X-Moontide-Worker"
+MOONTIDE = (sys.executable, "-m", "moontide.kvstore.cli")
 SMALL = {
     "OMP_NUM_THREADS": "1",
     "MOONTIDE_WORKER_BLOCK_TOKENS": str(BLOCK),
@@ -72,54 +76,19 @@ class Answer:
         return self.text, self.tokens, self.finish_reason
 
 
-@dataclass
-class ClusterProcess:
-    """`moontide up` with `arguments`, on the tiny model. As a context manager: started, and surely
-    gone at the end."""
+class RunningCluster:
+    """A cluster that runs: `folder` has its state file and its token. `check` raises AssertionError
+    when something that should run has ended."""
 
-    folder: Path
-    model: Path
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
-    model_name: str = ""
+    def __init__(self, folder: Path, cluster_dir: Path, check: Callable[[], None]) -> None:
+        self.folder = folder
+        self.check = check
+        self._cluster_dir = cluster_dir
 
-    def __enter__(self) -> Self:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("MOONTIDE_")}
-        with (self.folder / "up.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "moontide.kvstore.cli", "up", "--port-base", "0"),
-                    *("--model", str(self.model), "--dram", "64MiB"),
-                    *("--token-file", str(self.folder / "token")),
-                    *("--state-file", str(self.folder / "state.json"), *self.arguments),
-                ],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env={**kept, **SMALL, **self.environment},
-            )
-        try:
-            self.wait_until(lambda: (self.folder / "state.json").exists(), START_SECONDS)
-            self.await_joined()
-            models = self.ask("GET", f"{self.conductor}/v1/models")
-            self.model_name = models["data"][0]["id"]
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        assert self.process is not None
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()  # its children get SIGTERM from the kernel
-            self.process.wait()
-
-    def log(self) -> str:
-        return (self.folder / "up.log").read_text(errors="replace")
+    def await_usable(self) -> None:
+        """Until all know each other; then requests can be sent."""
+        self.wait_until((self.folder / "state.json").exists, START_SECONDS)
+        self.await_joined()
 
     # -- who is there -----------------------------------------------------------------
 
@@ -131,7 +100,11 @@ class ClusterProcess:
     def conductor(self) -> str:
         return str(self.state["conductor"]["url"])
 
-    @property
+    @functools.cached_property
+    def model_name(self) -> str:
+        return str(self.ask("GET", f"{self.conductor}/v1/models")["data"][0]["id"])
+
+    @functools.cached_property
     def token(self) -> str:
         return (self.folder / "token").read_text().strip()
 
@@ -159,8 +132,8 @@ class ClusterProcess:
 
     def _is_joined(self) -> bool:
         state = self.state
-        cluster_dir = Path(state["nodes"][0]["socket"]).parent / "cluster"
-        records = [member.record for member in open_membership(f"file:{cluster_dir}").members()]
+        membership = open_membership(f"file:{self._cluster_dir}")
+        records = [member.record for member in membership.members()]
         pids = {m["id"]: str(m["pid"]) for m in [*state["nodes"], *state["workers"]]}
         if {r.id: r.instance.split("/")[1] for r in records} != pids:
             return False
@@ -257,11 +230,69 @@ class ClusterProcess:
             with contextlib.suppress(OSError, Refused, http.client.HTTPException):
                 if reached():
                     return
-            assert self.process is not None
-            assert self.process.poll() is None, self.log()
+            self.check()
             if time.monotonic() > deadline:
-                raise AssertionError(f"{explain() if explain else reached}\n{self.log()}")
+                raise AssertionError(explain() if explain else reached)
             time.sleep(0.05)
+
+
+class ClusterProcess(RunningCluster):
+    """`moontide up` with `arguments`, on the tiny model. As a context manager: started, and surely
+    gone at the end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        model: Path,
+        arguments: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._sockets = Path(tempfile.mkdtemp(prefix="mt-"))  # pytest's paths can be too long
+        super().__init__(folder, self._sockets / "cluster", self._check)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = {**clean_environment(), **SMALL, **(environment or {})}
+        self._command = [
+            *(*MOONTIDE, "up", "--port-base", "0", "--run-dir", str(self._sockets)),
+            *("--model", str(model), "--dram", "64MiB"),
+            *("--token-file", str(folder / "token")),
+            *("--state-file", str(folder / "state.json"), *arguments),
+        ]
+
+    def __enter__(self) -> Self:
+        with (self.folder / "up.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+            )
+        try:
+            self.await_usable()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its children get SIGTERM from the kernel
+            self._process.wait()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _check(self) -> None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError((self.folder / "up.log").read_text(errors="replace"))
+
+
+def clean_environment() -> dict[str, str]:
+    """Without settings of ours."""
+    return {name: v for name, v in os.environ.items() if not name.startswith("MOONTIDE_")}
 
 
 class Stream:
@@ -270,7 +301,7 @@ class Stream:
 
     def __init__(
         self,
-        cluster: ClusterProcess,
+        cluster: RunningCluster,
         token_ids: list[int],
         max_tokens: int,
         worker: str = "",
