@@ -1,30 +1,37 @@
-"""Moves bytes between memory segments: shared memory now, TCP, RDMA and files behind the same
-names."""
+"""Moves bytes between segments: shared memory, TCP and files behind one interface."""
 
 from .batches import Limits
 from .copying import checksum, copy, copy_and_checksum
 from .descriptors import close_descriptors, receive_with_descriptors, send_with_descriptors
+from .file_spans import FileSpan, FileTransport
 from .files import DirectFile, FileAccess, aligned_buffer, is_aligned, sync_directory
 from .registry import Access, SegmentRegistry
 from .segments import Mapping, Segment, check_memory
+from .shm import ShmTransport
+from .streams import Manifest, Notice
 from .tcp import ServerLimits, ServerReport, TcpLimits, TcpTransport, TransferServer
 from .transport import Transport
 
 __all__ = [
+    "Access",
     "DirectFile",
     "FileAccess",
-    "Access",
+    "FileSpan",
+    "FileTransport",
     "Limits",
+    "Manifest",
     "Mapping",
+    "Notice",
     "Segment",
-    "aligned_buffer",
     "SegmentRegistry",
     "ServerLimits",
     "ServerReport",
+    "ShmTransport",
     "TcpLimits",
     "TcpTransport",
     "TransferServer",
     "Transport",
+    "aligned_buffer",
     "check_memory",
     "checksum",
     "close_descriptors",

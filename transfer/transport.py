@@ -68,10 +68,11 @@ class BatchTransport(abc.ABC):
 
     @abc.abstractmethod
     def _start(self, batch: Batch) -> None:
-        """Queues the slices; settles those that cannot go. Neither waits nor raises."""
+        """Queues the slices; settles those that cannot go, and all of them when `batch.ending` is
+        set. Neither waits nor raises."""
 
     @abc.abstractmethod
-    def _stop(self, batch: Batch) -> None:
+    def _stop(self, batch: Batch, ending: SliceStatus) -> None:
         """`batch.ending` was set: settles what nobody touches, tells the threads to let go of the
         rest. Neither waits nor raises."""
 
@@ -84,10 +85,9 @@ class BatchTransport(abc.ABC):
             _check(request)
         batch = self._batches.open(requests, deadline)
         if deadline <= time.monotonic():
-            self._end(batch, _DEADLINE)
-        else:
-            self._start(batch)
-            self._deadlines.arm(deadline)
+            self._batches.end(batch, _DEADLINE)
+        self._start(batch)
+        self._deadlines.arm(deadline)
         return batch.id
 
     def poll(self, batch: BatchId) -> tuple[SliceStatus, ...]:
@@ -121,7 +121,7 @@ class BatchTransport(abc.ABC):
 
     def _end(self, batch: Batch, status: SliceStatus) -> None:
         if self._batches.end(batch, status):
-            self._stop(batch)
+            self._stop(batch, status)
 
     def _end_due(self, now: float) -> float | None:
         """Ends the batches whose deadline has passed; the next deadline, if any."""

@@ -46,22 +46,22 @@ class Route:
         self._streams: list[Stream] = []
         self._closed: SliceStatus | None = None
 
-    def enqueue(self, pieces: Sequence[Piece]) -> None:
+    def enqueue(self, batch: Batch, pieces: Sequence[Piece]) -> None:
+        """Pieces of one batch; they end at once when the batch or this route does."""
         with self._lock:
-            closed = self._closed
-            ended = closed is not None or bool(pieces and pieces[0].batch.ending)
-            if not ended:
+            ended = batch.ending or self._closed
+            if ended is None:
                 self._queue.extend(pieces)
                 self._queued_bytes += sum(piece.view.nbytes for piece in pieces)
                 self._add_streams()
             streams = list(self._streams)
-        if ended:
+        if ended is not None:
             for piece in pieces:
-                settle(self._batches, piece, closed or _cancelled(piece))
+                settle(self._batches, piece, ended)
         for stream in streams:
             stream.wake()
 
-    def withdraw(self, batch: Batch) -> None:
+    def withdraw(self, batch: Batch, ending: SliceStatus) -> None:
         """The batch is ending: what is queued is settled, the streams let go of the rest."""
         with self._lock:
             withdrawn = [piece for piece in self._queue if piece.batch is batch]
@@ -70,7 +70,7 @@ class Route:
                 self._queued_bytes -= sum(piece.view.nbytes for piece in withdrawn)
             streams = list(self._streams)
         for piece in withdrawn:
-            settle(self._batches, piece, _cancelled(piece))
+            settle(self._batches, piece, ending)
         for stream in streams:
             stream.sweep()
 
@@ -138,7 +138,3 @@ class Route:
 
 def _may_go_again(piece: Piece) -> bool:
     return piece.may_retry and piece.batch.ending is None
-
-
-def _cancelled(piece: Piece) -> SliceStatus:
-    return piece.batch.ending or SliceStatus(SliceState.CANCELLED)

@@ -77,13 +77,13 @@ class TcpTransport(BatchTransport):
             else:
                 by_route.setdefault(route, []).extend(pieces_of(self._batches, batch, index))
         for route, pieces in by_route.items():
-            route.enqueue(pieces)
+            route.enqueue(batch, pieces)
 
-    def _stop(self, batch: Batch) -> None:
+    def _stop(self, batch: Batch, ending: SliceStatus) -> None:
         with self._lock:
             routes = list(self._routes.values())
         for route in routes:
-            route.withdraw(batch)
+            route.withdraw(batch, ending)
 
     def _shut(self) -> None:
         with self._lock:

@@ -1,0 +1,496 @@
+"""One suite for every transport; a new one adds a line to TRANSPORTS."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import pytest
+
+from moontide.transfer import (
+    Access,
+    DirectFile,
+    FileAccess,
+    FileSpan,
+    FileTransport,
+    Limits,
+    Segment,
+    SegmentRegistry,
+    ShmTransport,
+    TcpLimits,
+    TcpTransport,
+    TransferServer,
+    Transport,
+)
+from moontide.transfer.errors import Busy, InvalidRequest, Unavailable
+from moontide.transfer.registry import Borrowed
+from moontide.transfer.types import (
+    BatchId,
+    Instance,
+    Opcode,
+    SegmentAddress,
+    SliceState,
+    SliceStatus,
+    TransferRequest,
+    boot_id,
+)
+
+from ..faulty_transport import FaultyTransport
+
+PEER = str(Instance("peer", 1, bytes(16)))
+SEGMENT_BYTES = 4 << 20
+CONTENT = os.urandom(SEGMENT_BYTES)
+SMALL = Limits(max_bytes=SEGMENT_BYTES, max_slices=16, max_batches=8)
+SOON = 10.0
+READABLE, LANDING, UNKNOWN, HELD = 0, 1, 9, 5
+DONE = SliceStatus(SliceState.DONE)
+
+
+class Rig(Protocol):
+    """A transport and its peer: segment 0 holds CONTENT and may be read, segment 1 is a landing
+    segment of zeros."""
+
+    transport: Transport
+
+    def landed(self, start: int, stop: int) -> bytes:
+        """What the landing segment holds."""
+
+    def hold(self) -> None:
+        """No slice submitted from now on moves until `resume`."""
+
+    def resume(self) -> None: ...
+
+    def lose(self) -> None:
+        """The peer is gone."""
+
+
+class Gate:
+    """What makes memory, a disk or a peer answer late."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.reached = threading.Event()
+
+    def pass_through(self) -> None:
+        self.reached.set()
+        assert self.open.wait(30), "the test never resumed"
+
+
+class GatedRegistry(SegmentRegistry):
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def borrow(self, opcode: Opcode, segment: int, offset: int, length: int) -> Borrowed:
+        self.gate.pass_through()
+        return super().borrow(opcode, segment, offset, length)
+
+
+class GatedMemory:
+    def __init__(self, segment: Segment, gate: Gate) -> None:
+        self.segment = segment
+        self.gate = gate
+
+    @property
+    def buffer(self) -> memoryview:
+        self.gate.pass_through()
+        return self.segment.buffer
+
+
+class GatedFile(DirectFile):
+    gate: Gate
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> None:
+        self.gate.pass_through()
+        super().read_into(buffers, offset)
+
+
+class TcpRig:
+    def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
+        self.gate = Gate()
+        self.segments = [Segment(SEGMENT_BYTES, name=f"s{i}") for i in range(2)]
+        self.segments[0].buffer[:] = CONTENT
+        registry = GatedRegistry(self.gate)
+        registry.add(READABLE, self.segments[0].buffer.toreadonly())
+        registry.add(LANDING, self.segments[1].buffer, Access.LANDING)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.server = TransferServer(listener, token=b"token", instance=PEER, segments=registry)
+        self.server.start()
+        transport = TcpTransport(b"token", Instance.new("here"), TcpLimits(in_flight=limits))
+        transport.add_route(PEER, *self.server.address)
+        self.transport: Transport = transport
+        stack.callback(self.server.close)
+        stack.callback(transport.close)
+        stack.callback(self.gate.open.set)
+
+    def landed(self, start: int, stop: int) -> bytes:
+        return bytes(self.segments[1].buffer[start:stop])
+
+    def hold(self) -> None:
+        self.gate.open.clear()
+
+    def resume(self) -> None:
+        self.gate.open.set()
+
+    def lose(self) -> None:
+        self.server.close()
+
+
+class QueuedRig:
+    """Of a transport whose one thread is held by a slice that waits at the gate."""
+
+    transport: Transport
+    gate: Gate
+
+    def hold(self) -> None:
+        self.gate.open.clear()
+        address = SegmentAddress(PEER, HELD)
+        request = TransferRequest(Opcode.READ, memoryview(bytearray(1)), address, 0)
+        batch = self.transport.submit([request], deadline=time.monotonic() + 60)
+        assert self.gate.reached.wait(SOON), "the thread never began"
+        self.transport.forget(batch)
+
+    def resume(self) -> None:
+        self.gate.open.set()
+
+
+class ShmRig(QueuedRig):
+    def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
+        self.gate = Gate()
+        self.segments = [Segment(SEGMENT_BYTES, name=f"s{i}") for i in range(2)]
+        self.segments[0].buffer[:] = CONTENT
+        readable = cast(Segment, _ReadOnly(self.segments[0]))
+        transport = ShmTransport(limits)
+        transport.attach(SegmentAddress(PEER, READABLE), readable, boot=boot_id())
+        transport.attach(SegmentAddress(PEER, LANDING), self.segments[1], boot=boot_id())
+        held = cast(Segment, GatedMemory(self.segments[0], self.gate))
+        transport.attach(SegmentAddress(PEER, HELD), held, boot=boot_id())
+        self.shm = transport
+        self.transport = transport
+        stack.callback(transport.close)
+        stack.callback(self.gate.open.set)
+
+    def landed(self, start: int, stop: int) -> bytes:
+        return bytes(self.segments[1].buffer[start:stop])
+
+    def lose(self) -> None:
+        for segment in (READABLE, LANDING):
+            self.shm.detach(SegmentAddress(PEER, segment))
+
+
+class FileRig(QueuedRig):
+    def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
+        self.gate = Gate()
+        self.path = path / "spans"
+        self.path.write_bytes(bytes(4096) + CONTENT + bytes(SEGMENT_BYTES))
+        file = DirectFile(self.path, FileAccess.WRITE)
+        held = GatedFile(self.path, FileAccess.READ)
+        held.gate = self.gate
+        transport = FileTransport(limits, threads=1)
+        readable = FileSpan(file, 4096, SEGMENT_BYTES)
+        landing = FileSpan(file, 4096 + SEGMENT_BYTES, SEGMENT_BYTES, Access.LANDING)
+        transport.attach(SegmentAddress(PEER, READABLE), readable)
+        transport.attach(SegmentAddress(PEER, LANDING), landing)
+        transport.attach(SegmentAddress(PEER, HELD), FileSpan(held, 0, 4096))
+        self.files = transport
+        self.transport = transport
+        for closing in (file.close, held.close, transport.close, self.gate.open.set):
+            stack.callback(closing)
+
+    def landed(self, start: int, stop: int) -> bytes:
+        first = 4096 + SEGMENT_BYTES
+        return self.path.read_bytes()[first + start : first + stop]
+
+    def lose(self) -> None:
+        for segment in (READABLE, LANDING):
+            self.files.detach(SegmentAddress(PEER, segment))
+
+
+class FaultyRig(ShmRig):
+    """The decorator that injects nothing."""
+
+    def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
+        super().__init__(stack, path, limits)
+        self.transport = FaultyTransport(self.transport)
+
+
+@dataclass
+class _ReadOnly:
+    segment: Segment
+
+    @property
+    def buffer(self) -> memoryview:
+        return self.segment.buffer.toreadonly()
+
+
+TRANSPORTS: dict[str, Callable[[ExitStack, Path, Limits], Rig]] = {
+    "tcp": TcpRig,
+    "shm": ShmRig,
+    "file": FileRig,
+    "faulty": FaultyRig,
+}
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(params=TRANSPORTS)
+def make(request: pytest.FixtureRequest, stack: ExitStack, tmp_path: Path) -> Callable[..., Rig]:
+    def make(limits: Limits | None = None) -> Rig:
+        return TRANSPORTS[request.param](stack, tmp_path, limits or Limits())
+
+    return make
+
+
+@pytest.fixture
+def rig(make: Callable[..., Rig]) -> Rig:
+    return make()
+
+
+def buffer(num_bytes: int, fill: bytes = b"\0") -> memoryview:
+    return memoryview(bytearray(fill * num_bytes))
+
+
+def read(local: memoryview, offset: int = 0, segment: int = READABLE) -> TransferRequest:
+    return TransferRequest(Opcode.READ, local, SegmentAddress(PEER, segment), offset)
+
+
+def write(local: memoryview, offset: int = 0, segment: int = LANDING) -> TransferRequest:
+    return TransferRequest(Opcode.WRITE, local, SegmentAddress(PEER, segment), offset)
+
+
+def submit(rig: Rig, *requests: TransferRequest, within: float = SOON) -> BatchId:
+    return rig.transport.submit(requests, deadline=time.monotonic() + within)
+
+
+def wait(rig: Rig, batch: BatchId) -> list[SliceStatus]:
+    """Until the transport says by its descriptor that the batch has finished."""
+    poller = select.poll()
+    poller.register(rig.transport.fileno(), select.POLLIN)
+    end = time.monotonic() + SOON
+    while time.monotonic() < end:
+        poller.poll((end - time.monotonic()) * 1000)
+        if batch in rig.transport.finished():
+            statuses = list(rig.transport.poll(batch))
+            assert SliceState.PENDING not in [status.state for status in statuses]
+            return statuses
+    raise AssertionError(f"batch {batch} never finished: {rig.transport.poll(batch)}")
+
+
+def run(rig: Rig, *requests: TransferRequest) -> list[SliceStatus]:
+    batch = submit(rig, *requests)
+    statuses = wait(rig, batch)
+    rig.transport.forget(batch)
+    return statuses
+
+
+@pytest.mark.parametrize("num_bytes", [1, 63, 4096, 65537, (1 << 20) + 1, SEGMENT_BYTES])
+def test_done_means_the_bytes_are_there(rig: Rig, num_bytes: int) -> None:
+    offset = (SEGMENT_BYTES - num_bytes) // 2
+    local = buffer(num_bytes)
+    assert run(rig, read(local, offset)) == [DONE]
+    assert local == CONTENT[offset : offset + num_bytes]
+    source = memoryview(CONTENT)[:num_bytes]
+    assert run(rig, write(source, offset)) == [DONE]
+    assert rig.landed(offset, offset + num_bytes) == source
+    assert rig.landed(0, offset) == bytes(offset)
+
+
+def test_many_slices_of_one_batch_each_find_their_place(rig: Rig) -> None:
+    local = buffer(300 * 1000)
+    pieces = [local[start : start + 1000] for start in range(0, len(local), 1000)]
+    offsets = [(7919 * index) % (SEGMENT_BYTES - 1000) for index in range(len(pieces))]
+    assert run(rig, *map(read, pieces, offsets)) == [DONE] * 300
+    for piece, offset in zip(pieces, offsets, strict=True):
+        assert piece == CONTENT[offset : offset + 1000]
+
+
+def test_a_batch_mixes_reads_and_writes(rig: Rig) -> None:
+    large, local = buffer(2 << 20, b"x"), buffer(2 << 20)
+    assert run(rig, write(large), read(local), write(buffer(10, b"y"), 3 << 20)) == [DONE] * 3
+    assert local == CONTENT[: 2 << 20]
+    assert rig.landed(0, 2 << 20) == large
+    assert rig.landed(3 << 20, (3 << 20) + 11) == b"y" * 10 + b"\0"
+
+
+def test_each_slice_has_its_own_status_and_reason(rig: Rig) -> None:
+    local = buffer(4)
+    statuses = run(
+        rig,
+        read(local),
+        read(buffer(4), segment=UNKNOWN),
+        read(buffer(4), offset=SEGMENT_BYTES - 3),
+        write(buffer(4), segment=READABLE),
+        write(buffer(4), offset=SEGMENT_BYTES),
+        read(buffer(4), offset=1 << 61),
+        TransferRequest(Opcode.READ, buffer(4), SegmentAddress(PEER + "0", READABLE), 0),
+    )
+    assert [status.code for status in statuses[:6]] == [
+        "",
+        "unknown_segment",
+        "out_of_range",
+        "read_only",
+        "out_of_range",
+        "out_of_range",
+    ]
+    assert statuses[0] == DONE
+    assert all(status.state is SliceState.FAILED for status in statuses[1:])
+    assert str(SEGMENT_BYTES) in statuses[2].reason
+    assert local == CONTENT[:4]
+
+
+def test_r25_addresses_of_another_instance_are_refused(rig: Rig) -> None:
+    restarted = str(Instance("peer", 1, bytes([1] * 16)))
+    request = TransferRequest(Opcode.READ, buffer(4), SegmentAddress(restarted, READABLE), 0)
+    [status] = run(rig, request)
+    assert status.state is SliceState.FAILED
+    assert restarted in status.reason
+
+
+@pytest.mark.parametrize("opcode", list(Opcode))
+def test_r10_after_its_deadline_a_slice_is_failed_and_its_memory_let_go(
+    rig: Rig, opcode: Opcode
+) -> None:
+    rig.hold()
+    local = buffer(1 << 20, b"a")
+    request = read(local) if opcode is Opcode.READ else write(local)
+    started = time.monotonic()
+    batch = submit(rig, request, within=0.1)
+    [status] = wait(rig, batch)
+    assert status == SliceStatus(SliceState.FAILED, "deadline")
+    assert 0.1 <= time.monotonic() - started < 5
+    local[:] = b"b" * len(local)  # the memory has another use now
+    rig.resume()
+    assert run(rig, read(buffer(10))) == [DONE]
+    assert bytes(local) == b"b" * len(local)
+    assert rig.transport.poll(batch) == (status,)
+
+
+def test_r10_a_cancelled_slice_ends_and_its_memory_is_let_go(rig: Rig) -> None:
+    rig.hold()
+    local = buffer(1 << 20, b"a")
+    batch = submit(rig, read(local), read(buffer(10)))
+    assert {status.state for status in rig.transport.poll(batch)} == {SliceState.PENDING}
+    rig.transport.cancel(batch)
+    assert {status.state for status in wait(rig, batch)} == {SliceState.CANCELLED}
+    local[:] = b"b" * len(local)
+    rig.resume()
+    assert run(rig, read(buffer(10))) == [DONE]
+    assert bytes(local) == b"b" * len(local)
+
+
+def test_cancel_after_the_end_changes_nothing(rig: Rig) -> None:
+    batch = submit(rig, read(buffer(10)))
+    assert wait(rig, batch) == [DONE]
+    rig.transport.cancel(batch)
+    assert rig.transport.poll(batch) == (DONE,)
+    rig.transport.cancel(BatchId(12345))
+
+
+def test_a_deadline_that_has_passed_moves_nothing(rig: Rig) -> None:
+    local = buffer(10)
+    batch = submit(rig, read(local), within=-1.0)
+    assert wait(rig, batch) == [SliceStatus(SliceState.FAILED, "deadline")]
+    assert bytes(local) == bytes(10)
+
+
+def test_a_lost_peer_is_a_failure_not_a_hang(rig: Rig) -> None:
+    assert run(rig, read(buffer(10))) == [DONE]
+    rig.lose()
+    statuses = run(rig, read(buffer(2 << 20)), write(buffer(10)))
+    assert [status.state for status in statuses] == [SliceState.FAILED] * 2
+    assert {status.code for status in statuses} <= {"unavailable", "unknown_segment"}
+
+
+def test_a_finished_batch_is_told_once_and_polled_until_forgotten(rig: Rig) -> None:
+    batch = submit(rig, read(buffer(10)))
+    wait(rig, batch)
+    assert rig.transport.finished() == []
+    poller = select.poll()
+    poller.register(rig.transport.fileno(), select.POLLIN)
+    assert poller.poll(0) == []
+    assert rig.transport.poll(batch) == rig.transport.poll(batch) == (DONE,)
+    rig.transport.forget(batch)
+    with pytest.raises(InvalidRequest, match=str(batch)):
+        rig.transport.poll(batch)
+    rig.transport.forget(batch)
+
+
+def test_bounds_are_busy_at_once_and_free_again(make: Callable[..., Rig]) -> None:
+    rig = make(SMALL)
+    rig.hold()
+    half = SEGMENT_BYTES // 2
+    first = submit(rig, read(buffer(half)))
+    with pytest.raises(Busy, match=str(SMALL.max_bytes)):
+        submit(rig, read(buffer(half + 1)))
+    with pytest.raises(Busy, match=str(SMALL.max_slices)):
+        submit(rig, *[read(buffer(1))] * SMALL.max_slices)
+    rig.resume()
+    assert wait(rig, first) == [DONE]
+    assert run(rig, read(buffer(SEGMENT_BYTES))) == [DONE]
+
+
+def test_batches_that_nobody_forgets_are_bounded(make: Callable[..., Rig]) -> None:
+    rig = make(SMALL)
+    batches = [submit(rig, read(buffer(1))) for _ in range(SMALL.max_batches)]
+    with pytest.raises(Busy, match="not forgotten"):
+        submit(rig, read(buffer(1)))
+    rig.transport.forget(batches[0])
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:  # forgotten once its slice has ended
+        try:
+            submit(rig, read(buffer(1)))
+        except Busy:
+            continue
+        return
+    raise AssertionError("a forgotten batch still counts")
+
+
+def test_bad_arguments_are_refused_before_anything_moves(make: Callable[..., Rig]) -> None:
+    rig = make(SMALL)
+    bad = [
+        [],
+        [read(buffer(0))],
+        [read(memoryview(b"read-only"))],
+        [read(memoryview(bytearray(8)).cast("Q"))],
+        [read(buffer(8)[::2])],
+        [read(buffer(8), offset=-1)],
+        [read(buffer(8), segment=-1)],
+        [read(buffer(SEGMENT_BYTES + 1))],
+        [read(buffer(1))] * (SMALL.max_slices + 1),
+    ]
+    for requests in bad:
+        with pytest.raises(InvalidRequest):
+            submit(rig, *requests)
+    assert run(rig, read(buffer(SEGMENT_BYTES))) == [DONE]
+
+
+def test_close_ends_what_is_pending(rig: Rig) -> None:
+    rig.hold()
+    local = buffer(1 << 20)
+    batch = submit(rig, read(local))
+    closing = threading.Thread(target=rig.transport.close)
+    closing.start()
+    deadline = time.monotonic() + SOON
+    while rig.transport.poll(batch)[0].state is SliceState.PENDING:
+        assert time.monotonic() < deadline
+    assert rig.transport.poll(batch) == (SliceStatus(SliceState.FAILED, "closed"),)
+    rig.resume()
+    closing.join(SOON)
+    assert not closing.is_alive()
+    with pytest.raises(Unavailable, match="closed"):
+        submit(rig, read(local))
+    rig.transport.close()
+    assert bytes(local) == bytes(1 << 20)

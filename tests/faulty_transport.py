@@ -1,0 +1,93 @@
+"""A transport that fails on purpose, for everything that must live with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from moontide.transfer import Transport
+from moontide.transfer.errors import Busy
+from moontide.transfer.types import (
+    BatchId,
+    Opcode,
+    SliceState,
+    SliceStatus,
+    TransferRequest,
+)
+
+
+def never(number: int) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class Faults:
+    """Asked with the number (from 0) of each submit or slice."""
+
+    refuse: Callable[[int], bool] = never  # submit raises Busy
+    fail: Callable[[int], bool] = never  # the slice ends FAILED "injected"
+    corrupt: Callable[[int], bool] = never  # a byte of what a READ brings is flipped
+
+
+class FaultyTransport:
+    """Decorates `inner`; without faults it is `inner`."""
+
+    def __init__(self, inner: Transport, faults: Faults | None = None) -> None:
+        self._inner = inner
+        self.faults = faults or Faults()
+        self._num_submits = 0
+        self._num_slices = 0
+        self._failing: dict[BatchId, set[int]] = {}
+        self._corrupting: dict[BatchId, list[memoryview]] = {}
+
+    def submit(self, requests: Sequence[TransferRequest], *, deadline: float) -> BatchId:
+        number, self._num_submits = self._num_submits, self._num_submits + 1
+        if self.faults.refuse(number):
+            raise Busy("injected")
+        batch = self._inner.submit(requests, deadline=deadline)
+        numbers = range(self._num_slices, self._num_slices + len(requests))
+        self._num_slices = numbers.stop
+        self._failing[batch] = {i for i, n in enumerate(numbers) if self.faults.fail(n)}
+        self._corrupting[batch] = [
+            request.local
+            for n, request in zip(numbers, requests, strict=True)
+            if request.opcode is Opcode.READ and self.faults.corrupt(n)
+        ]
+        return batch
+
+    def poll(self, batch: BatchId) -> tuple[SliceStatus, ...]:
+        statuses = self._inner.poll(batch)
+        if all(status.state is not SliceState.PENDING for status in statuses):
+            self._corrupt(batch)
+        failing = self._failing[batch]
+        return tuple(
+            SliceStatus(SliceState.FAILED, "injected")
+            if index in failing and status.state is SliceState.DONE
+            else status
+            for index, status in enumerate(statuses)
+        )
+
+    def finished(self) -> list[BatchId]:
+        finished = self._inner.finished()
+        for batch in finished:
+            self._corrupt(batch)
+        return finished
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def cancel(self, batch: BatchId) -> None:
+        self._inner.cancel(batch)
+
+    def forget(self, batch: BatchId) -> None:
+        self._inner.forget(batch)
+        self._failing.pop(batch, None)
+        self._corrupting.pop(batch, None)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _corrupt(self, batch: BatchId) -> None:
+        """Before anybody hears that the batch is done; once."""
+        for view in self._corrupting.pop(batch, ()):
+            view[0] ^= 0xFF
