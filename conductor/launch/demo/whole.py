@@ -91,7 +91,7 @@ class WholeRequests:
         recorder.services.empty_engine_caches()
         recorder.services.drop_page_cache()
         recorder.say("waiting for the same prompt, its KV from NVMe")
-        seen = recorder.ask(first, max_tokens=ANSWER_TOKENS)
+        seen = recorder.ask(first, max_tokens=ANSWER_TOKENS, worker=self._home)
         cached = full_blocks(cold.usage.prompt_tokens)
         self._add_at_home("nvme", question, seen, cold, cached)
 

@@ -100,9 +100,13 @@ def test_what_no_row_may_be(case: Case) -> None:
     assert "differs from the cold run's" in wrong(case, replace(reply(case), text="other"))
     assert "worker both-2 served it, not both-1" in wrong(case, reply(case, worker="both-2"))
     assert "recomputed" in wrong(case, reply(case, recomputed=True))
-    assert "do not add up" in wrong(case, reply(case, cached_by_tier={"dram": 64}))
     odd = replace(reply(case), usage=Usage(PROMPT, 32, PromptDetails(CACHED - 1)))
     assert "no full blocks" in wrong(case, odd)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "split"])
+def test_tiers_have_to_add_up(case: Case) -> None:
+    assert "do not add up" in wrong(case, reply(case, cached_by_tier={"dram": 64}))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if RIGHT[case][0]])
