@@ -9,7 +9,8 @@ HttpError (kvstore.service)
     ├── Overloaded         429  somebody could take it later                      (retryable)
     ├── NoWorker           503  nobody is there to take it                        (retryable)
     ├── WorkerFailed       502  the worker answered, but not as agreed
-    └── WorkerLost         503  the worker went away, or made no progress         (retryable)
+    ├── WorkerLost         503  the worker went away, or made no progress         (retryable)
+    └── TookTooLong        504  not complete at its deadline                      (retryable)
 """
 
 from __future__ import annotations
@@ -82,6 +83,12 @@ class WorkerFailed(ConductorError):
 class WorkerLost(ConductorError):
     status_code = 503
     error_code = "worker_lost"
+    is_retryable = True
+
+
+class TookTooLong(ConductorError):
+    status_code = 504
+    error_code = "deadline_exceeded"
     is_retryable = True
 
 

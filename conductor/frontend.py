@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,7 +18,7 @@ from moontide.kvstore.service import Call, HttpError, ServerEvent, send_events
 
 from .cluster.models import Model, ModelKey
 from .cluster.view import ClusterView
-from .errors import Overloaded, WorkerFailed, openai_error
+from .errors import BadRequest, Overloaded, WorkerFailed, openai_error
 from .generation import Generation, from_chat, from_completion
 from .metrics import Metrics
 from .protocol import ChatRequest, CompletionRequest
@@ -25,7 +26,6 @@ from .relay import Answer, Delivery, Job, Relay
 from .replies import (
     ChatReplies,
     CompletionReplies,
-    Evidence,
     Gathered,
     Replies,
     Shape,
@@ -36,6 +36,9 @@ from .tokenising import Tokenised, TokeniserPool
 
 _log = logging.getLogger(__name__)
 MAX_REQUEST_ID_CHARS = 128
+SEED_BITS = 63
+WORKER_HEADER = "X-Moontide-Worker"
+"""In a request: the one worker that may answer it. In an answer: the one that did."""
 KEEP_ALIVE_SECONDS = 15.0
 WRITE_SECONDS = 30.0
 
@@ -94,6 +97,17 @@ class FrontEnd:
         self._metrics.tokenise.observe(time.monotonic() - started)
         return Prepared(key, model, prompt)
 
+    def named_worker(self, request: web.Request, key: ModelKey) -> str | None:
+        """The worker a client insists on. Raises BadRequest, naming those there are."""
+        named = request.headers.get(WORKER_HEADER)
+        known = self._view.worker_names(key)
+        if named is not None and named not in known:
+            raise BadRequest(
+                f"{WORKER_HEADER} is {named[:MAX_REQUEST_ID_CHARS]!r}; the workers of model "
+                f"{key.name!r} are: {', '.join(known)}"
+            )
+        return named
+
     @contextmanager
     def _admitted(self, endpoint: str) -> Iterator[Ended]:
         """Counts a request while it is open, and how it ended. Raises Overloaded."""
@@ -125,6 +139,7 @@ class FrontEnd:
     ) -> web.StreamResponse:
         arrived_at = time.monotonic()
         prepared = await self.prepare(generation)
+        worker = self.named_worker(call.http, prepared.key)
         shape = Shape(
             id=f"{id_prefix}-{uuid.uuid4().hex}",
             model=prepared.model.name,
@@ -136,9 +151,12 @@ class FrontEnd:
             request_id=_given_request_id(call.http) or shape.id,
             model=prepared.key,
             prompt=prepared.prompt,
-            body=generation.body(prepared.model, prepared.prompt.token_ids),
+            body=generation.body(
+                prepared.model, prepared.prompt.token_ids, seed=secrets.randbits(SEED_BITS)
+            ),
             delivery=Delivery.STREAM if generation.streams else Delivery.WHOLE,
             arrived_at=arrived_at,
+            worker=worker,
         )
         async with self._relay.answer(job) as answer:
             if generation.streams:
@@ -155,7 +173,7 @@ async def _plain(answer: Answer, replies: Replies, shape: Shape) -> web.Response
         gather(gathered, chunk, shape)
     if answer.usage is None or gathered.finish_reason is None:
         raise WorkerFailed("the worker ended its answer without a usage or a finish reason")
-    whole = replies.whole(gathered, answer.usage, _evidence(answer))
+    whole = replies.whole(gathered, answer.usage, answer.evidence)
     cached = str(answer.usage.prompt_tokens_details.cached_tokens)
     return web.Response(
         body=msgspec.json.encode(whole),
@@ -182,7 +200,7 @@ async def _events(answer: Answer, replies: Replies) -> AsyncIterator[ServerEvent
                 for part in replies.chunk(choice):
                     yield ServerEvent(msgspec.json.encode(part))
         if answer.usage is not None:
-            for part in replies.end(answer.usage, _evidence(answer)):
+            for part in replies.end(answer.usage, answer.evidence):
                 yield ServerEvent(msgspec.json.encode(part))
     except HttpError as error:
         _log.warning("stream_cut request=%s error=%s", answer.job.request_id, error)
@@ -192,18 +210,17 @@ async def _events(answer: Answer, replies: Replies) -> AsyncIterator[ServerEvent
 
 
 def _headers(answer: Answer) -> dict[str, str]:
-    choice = answer.choice
-    return {
+    choice, prefill = answer.choice, answer.run.prefill_worker
+    headers = {
         "X-Request-Id": answer.job.request_id,
-        "X-Moontide-Worker": choice.worker,
+        WORKER_HEADER: answer.run.worker.record.id,
         "X-Moontide-Reason": choice.reason,
         "X-Moontide-Predicted-Cached-Tokens": str(choice.cached_tokens),
         "X-Moontide-Attempts": str(answer.attempts),
     }
-
-
-def _evidence(answer: Answer) -> Evidence:
-    return msgspec.UNSET if answer.last is None else answer.last.moontide
+    if prefill is not None:
+        headers["X-Moontide-Prefill-Worker"] = prefill.record.id
+    return headers
 
 
 def _given_request_id(request: web.Request) -> str | None:

@@ -69,8 +69,10 @@ class Generation:
         self._room(model, len(token_ids))
         return token_ids
 
-    def body(self, model: Model, token_ids: list[int]) -> GenerationBody:
-        """What the worker is asked. Raises PromptTooLong and BadRequest, naming both counts."""
+    def body(self, model: Model, token_ids: list[int], *, seed: int) -> GenerationBody:
+        """What the worker is asked; `seed` where the client gave none, so that all workers that
+        have a part in the answer sample alike. Raises PromptTooLong and BadRequest, naming both
+        counts."""
         request = self.request
         stop = [request.stop] if isinstance(request.stop, str) else request.stop
         return GenerationBody(
@@ -83,7 +85,7 @@ class Generation:
             temperature=request.temperature,
             top_p=request.top_p,
             top_k=request.top_k,
-            seed=request.seed,
+            seed=seed if request.seed is None else request.seed,
             stop=stop or None,
             ignore_eos=request.ignore_eos,
         )

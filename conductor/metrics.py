@@ -29,10 +29,22 @@ class Metrics:
         self.requests = counter("requests", "Requests ended", "endpoint", "result")
         self.open_requests = gauge("open_requests", "Requests being answered")
         self.routed = counter("routed", "Requests whose worker gave a first token", "reason")
+        self.plans = counter("plans", "The same by plan: colocated or split", "plan")
         self.worker_failures = counter(
-            "worker_failures", "Calls to a worker that came to nothing", "cause"
+            "worker_failures",
+            "Calls to a worker that came to nothing, by what it did of the plan",
+            "cause",
+            "part",
         )
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests that ended well")
+        self.decode_repicks = counter(
+            "decode_repicks", "Decode workers replaced before the first token"
+        )
+        self.resumes = counter(
+            "resumes", "Answers taken up by another worker after their first token"
+        )
+        self.prompt_tokens = counter(
+            "prompt_tokens", "Prompt tokens of requests that ended well and were not resumed"
+        )
         self.predicted_cached_tokens = counter(
             "predicted_cached_tokens", "Of these, tokens the chosen worker was expected to have"
         )

@@ -44,6 +44,7 @@ _GENERATION_ERRORS = {
     429: "Too many requests, or no worker would answer in time; retry later",
     502: "The worker answered, but not as agreed",
     503: "No worker takes requests now, or it went away; retry later",
+    504: "The answer was not complete at its deadline",
 }
 
 
@@ -66,7 +67,9 @@ async def conductor(
             TokeniserPool(threads=settings.tokenizer_threads, max_waiting=settings.max_in_flight)
         )
         calls = await stack.enter_async_context(WorkerCalls(token))
-        deadlines = Deadlines(settings.first_token_timeout, settings.token_timeout)
+        deadlines = Deadlines(
+            settings.first_token_timeout, settings.token_timeout, settings.request_timeout
+        )
         relay = Relay(view, calls, metrics, deadlines)
         front_end = FrontEnd(view, relay, pool, metrics, max_in_flight=settings.max_in_flight)
         app = build_app(

@@ -67,8 +67,15 @@ class ConductorSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = 300.0
     token_timeout: Annotated[
-        Seconds, Meta(description="Seconds a stream waits for its next token")
+        Seconds,
+        Meta(
+            description="Seconds a stream waits for its next token while its worker gives nobody "
+            "any; then another worker goes on with it"
+        ),
     ] = 60.0
+    request_timeout: Annotated[
+        Seconds, Meta(description="Seconds a request may take in all; then it ends with an error")
+    ] = 3600.0
 
     def __post_init__(self) -> None:
         if self.cluster == "memory":

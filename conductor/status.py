@@ -26,7 +26,7 @@ from .protocol import (
     Model,
     ModelList,
 )
-from .routing import Choice, Estimate, route
+from .routing import Choice, Estimate, Refusal, Snapshot, route, route_to
 
 _RequestT = TypeVar("_RequestT", bound=GenerationRequest)
 
@@ -47,6 +47,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int
     pending_tokens: int
     prefill_tokens_per_s: float
+    token_seconds: float  # between tokens of one request, as measured; 0: not now
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,12 +77,17 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EstimateStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One plan: `worker` does all, or what comes after `prefill_worker`."""
+
     worker: str
+    prefill_worker: str | None
     cached_tokens: int
+    cached_by_tier: dict[str, int]  # at the worker that prefills: hbm, dram, nvme, remote
     ttft_seconds: float
     queue_seconds: float
     load_seconds: float
     prefill_seconds: float
+    handoff_seconds: float
 
 
 class RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +96,7 @@ class RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     blocks: int
     worker: str | None
+    prefill_worker: str | None
     reason: str
     cached_tokens: int
     estimates: list[EstimateStatus]
@@ -153,20 +160,16 @@ class Status:
         generation = call.body.generation()
         prepared = await self._front_end.prepare(generation)
         prompt = prepared.prompt
-        generation.body(prepared.model, prompt.token_ids)  # the same refusals
+        worker = self._front_end.named_worker(call.http, prepared.key)
+        body = generation.body(prepared.model, prompt.token_ids, seed=0)  # the same refusals
         snapshot = self._view.snapshot(
-            prepared.key, len(prompt.token_ids), prompt.keys, frozenset()
-        )
-        decision = route(snapshot)
-        return RouteStatus(
+            prepared.key,
             prompt_tokens=len(prompt.token_ids),
-            blocks=len(prompt.keys),
-            worker=decision.worker if isinstance(decision, Choice) else None,
-            reason=decision.reason if isinstance(decision, Choice) else decision.message,
-            cached_tokens=decision.cached_tokens if isinstance(decision, Choice) else 0,
-            estimates=[_estimate(estimate) for estimate in decision.estimates],
-            excluded={c.id: c.excluded for c in snapshot.candidates if c.excluded is not None},
+            keys=prompt.keys,
+            max_tokens=body.max_tokens,
         )
+        decision = route(snapshot) if worker is None else route_to(snapshot, worker)
+        return _route_status(decision, snapshot, len(prompt.keys))
 
     def check_ready(self, call: Plain) -> None:
         """Raises HttpError unless the cluster is known and some worker takes requests."""
@@ -210,6 +213,7 @@ class Status:
             max_running=record.max_running,
             pending_tokens=worker.pending_tokens,
             prefill_tokens_per_s=worker.speeds.prefill_tokens_per_s,
+            token_seconds=worker.speeds.token_seconds,
         )
 
     def _store(self, store: FollowedStore) -> StoreStatus:
@@ -238,12 +242,29 @@ def _narrowed(kind: type[_RequestT], values: dict[str, Any]) -> _RequestT:
         raise BadRequest(str(error)) from error
 
 
+def _route_status(decision: Choice | Refusal, snapshot: Snapshot, num_blocks: int) -> RouteStatus:
+    plan = decision.plan if isinstance(decision, Choice) else None
+    return RouteStatus(
+        prompt_tokens=snapshot.prompt_tokens,
+        blocks=num_blocks,
+        worker=plan.worker if plan else None,
+        prefill_worker=plan.prefill_worker if plan else None,
+        reason=decision.reason if isinstance(decision, Choice) else decision.message,
+        cached_tokens=plan.cached_tokens if plan else 0,
+        estimates=[_estimate(estimate) for estimate in decision.estimates],
+        excluded={c.id: c.excluded for c in snapshot.candidates if c.excluded is not None},
+    )
+
+
 def _estimate(estimate: Estimate) -> EstimateStatus:
     return EstimateStatus(
         worker=estimate.worker,
+        prefill_worker=estimate.prefill_worker,
         cached_tokens=estimate.cached_tokens,
+        cached_by_tier=dict(estimate.cached),
         ttft_seconds=estimate.ttft_seconds,
         queue_seconds=estimate.queue_seconds,
         load_seconds=estimate.load_seconds,
         prefill_seconds=estimate.prefill_seconds,
+        handoff_seconds=estimate.handoff_seconds,
     )

@@ -80,16 +80,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ModelKey:
-    """Workers that agree in these take each other's requests."""
+    """Workers that agree in these take each other's requests, and go on with each other's answers.
+    How long a context they have room for may differ: what they all have room for counts."""
 
     name: str
-    context_tokens: int
     namespace: str
     tokenizer_digest: str
 
     @classmethod
     def of(cls, record: WorkerRecord) -> ModelKey:
-        return cls(record.model, record.context_tokens, record.namespace, record.tokenizer_digest)
+        return cls(record.model, record.namespace, record.tokenizer_digest)
 
 
 def load_model(data: bytes, record: WorkerRecord) -> Model:

@@ -4,7 +4,7 @@ watcher, read by the front end, all on one loop."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moontide.kvstore import BlockKey
 from moontide.kvstore.following import STALE_SECONDS, FollowedStore
@@ -12,7 +12,7 @@ from moontide.kvstore.index import Phase, PrefixIndex, PrefixMatch
 from moontide.kvstore.membership import Member, StoreRecord, WorkerRecord
 
 from ..errors import ModelUnknown, NoWorker
-from ..routing import Candidate, Exclusion, Snapshot
+from ..routing import Candidate, Exclusion, Role, Snapshot
 from .models import Model, ModelKey
 from .workers import Worker
 
@@ -121,13 +121,15 @@ class ClusterView:
         return sorted({worker.record.model for worker in self.workers.values()})
 
     def model(self, name: str) -> tuple[ModelKey, Model]:
-        """How most of its workers serve `name`. Raises ModelUnknown, naming those there are, and
-        NoWorker where the model is known but nobody can serve it now."""
+        """How most of its workers serve `name`, with the context that each of them has room for:
+        any of them may have to take a request over. Raises ModelUnknown, naming those there are,
+        and NoWorker where the model is known but nobody can serve it now."""
         keys = [ModelKey.of(w.record) for w in self.workers.values() if w.record.model == name]
         usable = [key for key in keys if key in self.models]
         if usable:
             best = max(usable, key=lambda key: (usable.count(key), key.namespace))
-            return best, self.models[best]
+            room = min(w.record.context_tokens for w in self._serving(best))
+            return best, replace(self.models[best], context_tokens=room)
         if keys or name in self._remembered or not self.workers:
             raise NoWorker(
                 f"no worker serves model {name!r} now; registered workers: {len(self.workers)}",
@@ -138,8 +140,18 @@ class ClusterView:
             field="model",
         )
 
+    def worker_names(self, key: ModelKey) -> list[str]:
+        """Workers that serve a model."""
+        return sorted(worker.record.id for worker in self._serving(key))
+
     def snapshot(
-        self, key: ModelKey, prompt_tokens: int, keys: Sequence[BlockKey], tried: frozenset[str]
+        self,
+        key: ModelKey,
+        *,
+        prompt_tokens: int,
+        keys: Sequence[BlockKey],
+        max_tokens: int,
+        tried: frozenset[str] = frozenset(),
     ) -> Snapshot:
         """Every worker as a decision about this prompt sees it; `tried` are instances."""
         layout = self.models[key].namespace.layout if key in self.models else None
@@ -148,6 +160,7 @@ class ClusterView:
         )
         return Snapshot(
             prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
             candidates=tuple(
                 self._candidate(worker, key, matches, tried) for worker in self.workers.values()
             ),
@@ -159,12 +172,19 @@ class ClusterView:
 
     def exclusion(self, worker: Worker) -> Exclusion | None:
         """Why nothing at all is sent to `worker`, if so."""
-        if worker.record.role == "decode" or worker.is_refused:
+        if worker.is_refused:
             return Exclusion.MISMATCH
         if ModelKey.of(worker.record) not in self.models:
             return Exclusion.NOT_READY
         return worker.exclusion(
             max_queue=self._policy.max_queue, token_seconds_limit=self._policy.token_limit_s
+        )
+
+    def has_substitute(self, worker: Worker) -> bool:
+        """Whether somebody else could take what `worker` has."""
+        return any(
+            other is not worker and self.exclusion(other) is None
+            for other in self._serving(ModelKey.of(worker.record))
         )
 
     def is_warm(self) -> bool:
@@ -187,6 +207,13 @@ class ClusterView:
             for store in self.stores.values()
         )
 
+    def _serving(self, key: ModelKey) -> list[Worker]:
+        return [
+            worker
+            for worker in self.workers.values()
+            if ModelKey.of(worker.record) == key and not worker.is_refused
+        ]
+
     def _candidate(
         self,
         worker: Worker,
@@ -200,30 +227,34 @@ class ClusterView:
             excluded = Exclusion.TRIED
         elif ModelKey.of(record) != key:
             excluded = Exclusion.MISMATCH
+        stores = {store.record.instance for store in self.stores.values()}
         return Candidate(
             id=record.id,
+            role=Role(record.role),
             excluded=excluded,
             open_requests=worker.open_requests,
             max_running=record.max_running,
             pending_tokens=worker.pending_tokens,
-            cached=_cached_tokens(record, matches),
+            cached=_cached_tokens(record, matches, stores),
+            store=record.store_instance if record.store_instance in stores else "",
             speeds=worker.speeds,
         )
 
 
-def _cached_tokens(record: WorkerRecord, matches: dict[str, PrefixMatch]) -> dict[str, int]:
-    """Leading tokens the worker need not compute: those in its own device cache, then those its
-    node's store holds beyond them."""
+def _cached_tokens(
+    record: WorkerRecord, matches: dict[str, PrefixMatch], stores: set[str]
+) -> dict[str, int]:
+    """Leading tokens the worker need not compute: those in its own device cache, those its node's
+    store holds beyond them, and those that only another node's store holds beyond these."""
     own = matches.get(record.instance)
     node = matches.get(record.store_instance)
-    cached: dict[str, int] = {}
-    num_hbm = own.num_blocks if own else 0
-    if num_hbm:
-        cached["hbm"] = num_hbm * record.block_tokens
-    beyond = node.num_blocks - num_hbm if node else 0
-    for tier, count in (node.by_tier if node else {}).items():
-        taken = min(count, max(beyond, 0))
-        if taken:
-            cached[tier] = taken * record.block_tokens
-            beyond -= taken
-    return cached
+    covered = own.num_blocks if own else 0
+    counts = {"hbm": covered}
+    if node is not None:
+        for tier, count in node.by_tier.items():
+            counts[tier] = min(count, max(node.num_blocks - covered, 0))
+            covered += counts[tier]
+    if record.store_instance in stores:  # others are read through it
+        others = [match.num_blocks for name, match in matches.items() if name in stores]
+        counts["remote"] = max(max(others, default=0) - covered, 0)
+    return {tier: count * record.block_tokens for tier, count in counts.items() if count}

@@ -22,7 +22,8 @@ from .workers import Health, Worker
 _log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 CHECK_SECONDS = 1.0
-CHECK_TIMEOUT_SECONDS = 3.0
+CHECK_TIMEOUT_SECONDS = 2.5
+"""A stopped worker is known within 1 + 2 · 2.5 + 1 seconds."""
 MODEL_TIMEOUT_SECONDS = 10.0
 MAX_CHECK_BYTES = 64 << 10
 

@@ -14,6 +14,8 @@ from ..routing import Exclusion, Speeds
 FAILURES_UNTIL_UNREACHABLE = 2
 LOST_SECONDS = 20.0
 """A worker that neither answered a check nor delivered a token for so long is lost."""
+SUSPECT_SECONDS = 5.0
+"""The same, where others can take over what it has: they need not wait for certainty."""
 MIN_MEASURED_TOKENS = 32
 _WEIGHT = 0.3  # of the newest measurement
 
@@ -66,8 +68,15 @@ class Worker:
     def is_lost(self, now: float) -> bool:
         """Requests there have nothing to wait for. One that left the membership may only be
         finishing what it has, so it is judged like any other."""
+        return self._is_silent(now, LOST_SECONDS)
+
+    def is_suspect(self, now: float) -> bool:
+        """Requests there had better go elsewhere."""
+        return self._is_silent(now, SUSPECT_SECONDS)
+
+    def _is_silent(self, now: float, seconds: float) -> bool:
         silent_for = now - max(self._last_answer, self.last_token)
-        return self.health is Health.UNREACHABLE and silent_for > LOST_SECONDS
+        return self.health is Health.UNREACHABLE and silent_for > seconds
 
     # -- requests ---------------------------------------------------------------------
 

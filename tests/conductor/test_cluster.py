@@ -5,18 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from .fakes import (
-    BLOCK_TOKENS,
-    MODEL,
-    Cluster,
-    FakeStore,
-    FakeWorker,
-    in_loop,
-    keys_of,
-    running,
-    tokenizer,
-    until,
-)
+from .fake_model import BLOCK_TOKENS, MODEL, keys_of, tokenizer
+from .fake_worker import FakeWorker
+from .fakes import Cluster, FakeStore, in_loop, running, until
 
 PROMPT = "a prompt of more than three blocks, so that there is something to hit!"
 TOKEN_IDS = tokenizer().encode(PROMPT).ids
@@ -216,7 +207,7 @@ async def test_r35_a_draining_worker_takes_nothing_new() -> None:
 
 @in_loop
 async def test_r41_a_worker_that_contradicts_its_record_is_left_out_with_both_values() -> None:
-    liar = FakeWorker("liar", told_context_tokens=4096)
+    liar = FakeWorker("liar", model="liars", told_context_tokens=4096)
     async with running(liar, FakeWorker("good", context_tokens=256), wait=False) as cluster:
         await cluster.wait_usable("good")
 
@@ -228,13 +219,6 @@ async def test_r41_a_worker_that_contradicts_its_record_is_left_out_with_both_va
         assert "512" in told["detail"]
         assert (told["usable"], told["excluded"]) == (False, "mismatch")
         assert (await cluster.complete())[0] == 200
-
-
-@in_loop
-async def test_a_decode_worker_takes_no_requests() -> None:
-    async with running(FakeWorker("d", role="decode"), FakeWorker("b"), wait=False) as cluster:
-        await cluster.wait_usable("b")
-        assert (await cluster.worker("d"))["excluded"] == "mismatch"
 
 
 @in_loop

@@ -10,7 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from .fakes import MODEL, Cluster, FakeWorker, in_loop, running, until
+from .fake_model import MODEL
+from .fake_worker import FakeWorker
+from .fakes import Cluster, in_loop, running, until
 
 BODY = {"model": MODEL, "prompt": "hi"}
 Failing = Callable[[FakeWorker, web.Request], Awaitable[web.StreamResponse]]
@@ -109,10 +111,10 @@ async def test_r57_a_dead_worker_is_left_out_at_once_and_returns_by_itself() -> 
 
 @pytest.mark.parametrize("how", ["connection breaks", "error event"])
 @in_loop
-async def test_a_worker_lost_mid_stream_ends_the_stream_with_an_error_event(how: str) -> None:
+async def test_a_stream_that_nobody_can_go_on_with_ends_with_an_error_event(how: str) -> None:
     worker = FakeWorker(hold_after=2)
     worker.error_after, worker.fail_after = (2, None) if how == "error event" else (None, 2)
-    async with running(worker, FakeWorker("w1")) as cluster:
+    async with running(worker) as cluster:
         url = f"{cluster.url}/v1/completions"
         async with cluster.http.post(url, json=BODY | {"stream": True}) as response:
             begun = (await response.content.readuntil(b"lo")).decode()
@@ -123,6 +125,7 @@ async def test_a_worker_lost_mid_stream_ends_the_stream_with_an_error_event(how:
         assert texts == ["Hel", "lo"]
         error = json.loads(events[-1])["error"]
         assert error["code"] == ("worker_failed" if how == "error event" else "worker_lost")
+        assert "cut off after 2 tokens" in error["message"]
         assert (await cluster.worker("w0"))["open_requests"] == 0
 
 

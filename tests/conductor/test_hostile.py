@@ -20,7 +20,9 @@ from schemathesis.specs.openapi.checks import (
 
 from moontide.conductor.protocol import ChatRequest, CompletionRequest
 
-from .fakes import MODEL, FakeWorker, running
+from .fake_model import MODEL
+from .fake_worker import FakeWorker
+from .fakes import running
 
 CHECKS = [
     not_a_server_error,

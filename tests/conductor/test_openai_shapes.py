@@ -8,7 +8,9 @@ import json
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
-from .fakes import MODEL, Cluster, FakeWorker, in_loop, running, tokenizer
+from .fake_model import MODEL, tokenizer
+from .fake_worker import FakeWorker
+from .fakes import Cluster, in_loop, running
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 CHAT_PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"

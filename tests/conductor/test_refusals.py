@@ -10,7 +10,9 @@ import pytest
 
 from moontide.conductor.cluster.models import Model
 
-from .fakes import CONTEXT_TOKENS, MODEL, FakeWorker, in_loop, running, until
+from .fake_model import CONTEXT_TOKENS, MODEL
+from .fake_worker import FakeWorker
+from .fakes import in_loop, running, until
 
 USER = {"role": "user", "content": "hi"}
 

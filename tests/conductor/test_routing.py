@@ -15,29 +15,32 @@ from moontide.conductor.routing import (
     Exclusion,
     Reason,
     Refusal,
+    Role,
     Snapshot,
     Speeds,
-    estimate,
     route,
 )
+from moontide.conductor.routing.estimate import colocated
 
-SPEEDS = Speeds(prefill_tokens_per_s=100.0, load_tokens_per_s=10_000.0, request_seconds=2.0)
+SPEEDS = Speeds(prefill_tokens_per_s=100.0, dram_tokens_per_s=10_000.0, request_seconds=2.0)
 
 
 def candidate(name: str, **fields: object) -> Candidate:
     values: dict[str, object] = {
+        "role": Role.BOTH,
         "excluded": None,
         "open_requests": 0,
         "max_running": 4,
         "pending_tokens": 0,
         "cached": {},
+        "store": "",
         "speeds": SPEEDS,
     }
     return Candidate(name, **(values | fields))  # type: ignore[arg-type] # by keyword
 
 
 def chosen(*candidates: Candidate, prompt_tokens: int = 1000) -> Choice:
-    decision = route(Snapshot(prompt_tokens, candidates))
+    decision = route(Snapshot(prompt_tokens, 16, candidates))
     assert isinstance(decision, Choice)
     return decision
 
@@ -93,13 +96,13 @@ def test_without_hits_the_least_estimated_wait_wins() -> None:
 
 
 def test_a_full_batch_costs_the_share_of_a_request_that_must_end_first() -> None:
-    assert estimate(candidate("a", open_requests=3), 100).queue_seconds == 0
-    assert estimate(candidate("a", open_requests=4), 100).queue_seconds == pytest.approx(0.5)
-    assert estimate(candidate("a", open_requests=7), 100).queue_seconds == pytest.approx(2.0)
+    assert colocated(candidate("a", open_requests=3), 100).queue_seconds == 0
+    assert colocated(candidate("a", open_requests=4), 100).queue_seconds == pytest.approx(0.5)
+    assert colocated(candidate("a", open_requests=7), 100).queue_seconds == pytest.approx(2.0)
 
 
 def test_at_least_one_token_is_computed_however_much_is_cached() -> None:
-    assert estimate(candidate("a", cached={"hbm": 128}), 128).prefill_seconds > 0
+    assert colocated(candidate("a", cached={"hbm": 128}), 128).prefill_seconds > 0
 
 
 def test_a_slower_worker_counts_as_slower() -> None:
@@ -110,23 +113,23 @@ def test_a_slower_worker_counts_as_slower() -> None:
 def test_nobody_is_a_refusal_that_counts_the_reasons() -> None:
     full = candidate("a", excluded=Exclusion.FULL)
     away = candidate("b", excluded=Exclusion.UNREACHABLE)
-    decision = route(Snapshot(10, (full, away)))
+    decision = route(Snapshot(10, 16, (full, away)))
     assert isinstance(decision, Refusal)
     assert decision.overloaded
     assert "1 full, 1 unreachable" in decision.message
-    decision = route(Snapshot(10, (away,)))
+    decision = route(Snapshot(10, 16, (away,)))
     assert isinstance(decision, Refusal)
     assert not decision.overloaded
-    assert isinstance(route(Snapshot(10, ())), Refusal)
+    assert isinstance(route(Snapshot(10, 16, ())), Refusal)
 
 
 def test_a_limit_on_the_first_token_refuses_what_nobody_can_meet() -> None:
-    decision = route(Snapshot(1000, (candidate("a"),), ttft_limit_s=5.0))
+    decision = route(Snapshot(1000, 16, (candidate("a"),), ttft_limit_s=5.0))
     assert isinstance(decision, Refusal)
     assert decision.overloaded
     assert "10.00 s" in decision.message
     assert decision.retry_after_s == pytest.approx(5.0)
-    assert isinstance(route(Snapshot(400, (candidate("a"),), ttft_limit_s=5.0)), Choice)
+    assert isinstance(route(Snapshot(400, 16, (candidate("a"),), ttft_limit_s=5.0)), Choice)
 
 
 candidates = st.builds(
@@ -136,24 +139,31 @@ candidates = st.builds(
     open_requests=st.integers(0, 20),
     max_running=st.integers(1, 8),
     pending_tokens=st.integers(0, 10_000),
-    cached=st.dictionaries(st.sampled_from(["hbm", "dram"]), st.integers(0, 4096)),
+    role=st.sampled_from(Role),
+    cached=st.dictionaries(
+        st.sampled_from(["hbm", "dram", "nvme", "remote"]), st.integers(0, 4096)
+    ),
+    store=st.sampled_from(["", "node-a", "node-b"]),
     speeds=st.just(SPEEDS),
 )
 
 
-@given(st.lists(candidates, unique_by=lambda c: c.id, max_size=8), st.integers(1, 8192))
+@given(
+    st.lists(candidates, unique_by=lambda c: c.id, max_size=8),
+    st.integers(1, 8192),
+    st.sampled_from([1, 16]),
+)
 def test_r35_a_decision_equals_the_one_made_without_the_excluded(
-    every: list[Candidate], prompt_tokens: int
+    every: list[Candidate], prompt_tokens: int, max_tokens: int
 ) -> None:
     usable = [c for c in every if c.excluded is None]
     shuffled = random.Random(prompt_tokens).sample(usable, len(usable))
-    with_all = route(Snapshot(prompt_tokens, tuple(every)))
-    alone = route(Snapshot(prompt_tokens, tuple(shuffled)))
+    with_all = route(Snapshot(prompt_tokens, max_tokens, tuple(every)))
+    alone = route(Snapshot(prompt_tokens, max_tokens, tuple(shuffled)))
     if usable:
         assert with_all == alone
         assert isinstance(with_all, Choice)
-        assert with_all.estimates[0].ttft_seconds == min(
-            estimate(c, prompt_tokens).ttft_seconds for c in usable
-        )
+        assert with_all.plan == with_all.estimates[0]
+        assert with_all.plan.ttft_seconds == min(e.ttft_seconds for e in with_all.estimates)
     else:
         assert isinstance(with_all, Refusal)

@@ -14,19 +14,9 @@ from pathlib import Path
 from moontide.kvstore import connect
 from moontide.kvstore.membership import open_membership
 
-from .fakes import (
-    BLOCK_TOKENS,
-    LAYOUT,
-    MODEL,
-    NAMESPACE,
-    TOKEN,
-    Cluster,
-    FakeWorker,
-    in_loop,
-    running,
-    tokenizer,
-    until,
-)
+from .fake_model import BLOCK_TOKENS, LAYOUT, MODEL, NAMESPACE, TOKEN, tokenizer
+from .fake_worker import FakeWorker
+from .fakes import Cluster, in_loop, running, until
 
 MOONTIDE = Path(sys.executable).with_name("moontide")
 PROMPT = "four blocks of sixteen tokens, written to the pool by a client......"
