@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ..keys import BlockKey, EntryId
 from ..layout import Shard
+from ..store import BlocksFound, OwnerId
 
 Then = Callable[[], None]
 """Runs once, in the loop: at once or later, at the deadline at the latest."""
@@ -52,6 +53,27 @@ class EntrySource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HandOff:
+    """A FetchBlocks, checked. The last `num_request_scoped` of `keys` hash no content."""
+
+    owner: OwnerId  # who asks, and then holds the blocks
+    namespace: int
+    keys: Sequence[BlockKey]
+    coverage: Sequence[Shard]
+    source: str  # instance
+    pin_s: float
+    timeout_s: float
+    num_request_scoped: int
+
+
+class HandOffSource(Protocol):
+    def fetch(self, request: HandOff) -> BlocksFound:
+        """Reserves every block that is not here, pins all for the asker, as far as there is room,
+        and fills them in the background. Raises StoreUnavailable when the source is away, and what
+        a lookup raises."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """This node's own disk, and other nodes; None where there is none. Disk comes first, and peers
     ask each other for no more than that."""
@@ -60,6 +82,7 @@ class Sources:
     disk_entries: EntrySource | None = None
     peer_blocks: BlockSource | None = None
     peer_entries: EntrySource | None = None
+    hand_offs: HandOffSource | None = None
 
     def blocks(self) -> list[BlockSource]:
         return [source for source in (self.disk_blocks, self.peer_blocks) if source]

@@ -14,7 +14,7 @@ from ... import wire
 from ...errors import InvalidRequest
 from ..answers import Answer, Incoming
 from ..peer import Peer
-from . import blocks, entries, lookups, segments, waiting
+from . import blocks, entries, fetch, lookups, segments, waiting
 
 _Handler = Callable[[Peer, Any], Answer]
 _PayloadHandler = Callable[[Peer, Any, int], Incoming]
@@ -36,6 +36,7 @@ _HANDLERS: dict[type[wire.Request], _Handler] = {
     wire.OpenNamespace: blocks.open_namespace,
     wire.ReserveBlocks: blocks.reserve,
     wire.LookupBlocks: lookups.lookup,
+    wire.FetchBlocks: fetch.fetch,
     wire.AwaitExtent: waiting.await_extent,
     wire.AwaitExtents: waiting.await_extents,
     wire.PublishHbm: blocks.publish_hbm,

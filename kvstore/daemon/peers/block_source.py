@@ -1,0 +1,169 @@
+"""Remote reads: what neither our DRAM nor our disk has, from whichever peer has most of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from itertools import groupby
+
+from ...errors import StoreError
+from ...index import PrefixIndex
+from ...keys import BlockKey, Namespace
+from ...layout import Shard
+from ...store import FILL_OWNER
+from ...types import Tier
+from ..sources import BlocksWanted, Then
+from .filling import FillTools, PeerFill
+from .offers import RemoteEntry
+from .plan import FillPlan, Piece
+from .remote import CompletingSource, Offer, RemoteBlocks
+from .reserving import FillSpec, reserve_pieces
+from .roster import Neighbour, Roster
+from .tasks import TaskGroup
+
+logger = logging.getLogger(__name__)
+
+ASK_SECONDS = 0.1
+"""For one lookup, all peers together."""
+MAX_PEERS = 3
+"""Asked for one lookup, one after another."""
+FILL_SECONDS = 10.0
+
+
+class PeerBlockSource:
+    """Asks peers by what the index says of them; see `BlockSource`."""
+
+    def __init__(
+        self, tools: FillTools, roster: Roster, index: PrefixIndex, tasks: TaskGroup
+    ) -> None:
+        self._tools = tools
+        self._roster = roster
+        self._index = index
+        self._tasks = tasks
+
+    def prepare(self, request: BlocksWanted, then: Then) -> None:
+        search = _Search(self._tools.store.namespace(request.namespace), request)
+        if self._best(search) is None or not self._tasks.has_room:
+            then()
+        else:
+            self._tasks.start(self._bring(search, then))
+
+    async def _bring(self, search: _Search, then: Then) -> None:
+        now = time.monotonic()
+        try:
+            async with asyncio.timeout(min(ASK_SECONDS, search.request.deadline - now)):
+                while len(search.asked) < MAX_PEERS and await self._ask_best(search):
+                    pass
+        except TimeoutError:
+            logger.info("peer_lookup_late asked=%s", sorted(search.asked))
+        finally:
+            then()
+
+    async def _ask_best(self, search: _Search) -> bool:
+        """False when nobody else has more, or there is no room for it."""
+        best = self._best(search)
+        if best is None:
+            return False
+        neighbour, keys = best
+        search.asked.add(neighbour.record.instance)
+        blocks = RemoteBlocks(neighbour.link, search.namespace, search.request.coverage)
+        try:
+            offer = await blocks.find(keys, timeout_s=ASK_SECONDS)
+        except StoreError as error:
+            logger.info("peer_lookup_failed peer=%s reason=%s", neighbour.record.id, error)
+            blocks.release()
+            return True
+        pieces, has_room = self._reserve(search, keys, offer)
+        self._tasks.start(self._fill(neighbour, blocks, pieces))
+        return has_room
+
+    def _best(self, search: _Search) -> tuple[Neighbour, list[BlockKey]] | None:
+        """Who has the longest prefix of what is missing, and which keys to ask it for."""
+        neighbours = {
+            neighbour.record.instance: neighbour
+            for neighbour in self._roster.neighbours()
+            if neighbour.link.is_up and neighbour.record.instance not in search.asked
+        }
+        if not neighbours:
+            return None
+        request = search.request
+        missing = self._tools.store.missing(request.namespace, request.keys, request.coverage)
+        keys = [request.keys[index] for index in missing]
+        layout, coverage = search.namespace.layout, tuple(request.coverage)
+        matches = self._index.longest_prefix(search.digest, keys, layout, coverage)
+        candidates = [
+            (match.num_blocks, match.by_tier.get(Tier.DRAM, 0), instance)
+            for instance, match in matches.items()
+            if instance in neighbours
+        ]
+        if not candidates:
+            return None
+        num_blocks, _, instance = max(candidates)
+        return neighbours[instance], keys[:num_blocks]
+
+    def _reserve(
+        self, search: _Search, keys: Sequence[BlockKey], offer: Offer
+    ) -> tuple[list[Piece], bool]:
+        """Places for what is offered, in order, as far as there is room."""
+        pieces: list[Piece] = []
+        offered = list(zip(keys, offer, strict=False))
+        for (tier, shards), run in groupby(offered, key=lambda item: _shape(item[1])):
+            blocks = list(run)
+            spec = FillSpec(
+                number=search.request.namespace,
+                namespace=search.namespace,
+                keys=[key for key, _ in blocks],
+                parents=[search.parents[key] for key, _ in blocks],
+                shards=shards,
+                tier=tier,
+            )
+            reserved, has_room = reserve_pieces(self._tools.store, spec)
+            entries = {(key, entry.shard): entry for key, block in blocks for entry in block}
+            for piece in reserved:
+                piece.remote = entries[piece.key, piece.shard]
+                self._announce_checksums(piece, piece.remote)
+            pieces += reserved
+            if not has_room:
+                return pieces, False
+        return pieces, True
+
+    def _announce_checksums(self, piece: Piece, entry: RemoteEntry) -> None:
+        if all(entry.checksums):
+            self._tools.store.expect_checksums(
+                FILL_OWNER, piece.slot, piece.generation, entry.checksums
+            )
+
+    async def _fill(
+        self, neighbour: Neighbour, blocks: RemoteBlocks, pieces: Sequence[Piece]
+    ) -> None:
+        try:
+            await PeerFill(
+                self._tools,
+                neighbour.link,
+                FillPlan(pieces),
+                CompletingSource(blocks),
+                time.monotonic() + FILL_SECONDS,
+            ).run()
+        finally:
+            blocks.release()
+
+
+class _Search:
+    """One lookup's way through the peers."""
+
+    def __init__(self, namespace: Namespace, request: BlocksWanted) -> None:
+        self.namespace = namespace
+        self.request = request
+        self.digest = namespace.digest.hex()
+        self.parents = dict(zip(request.keys, [b"", *request.keys], strict=False))
+        self.asked: set[str] = set()  # instances
+
+
+def _shape(entries: Sequence[RemoteEntry]) -> tuple[Tier, tuple[Shard, ...]]:
+    """What blocks filled together have in common. A block that lies in both tiers counts for the
+    slower."""
+    tiers = {entry.tier for entry in entries}
+    tier = Tier.NVME if Tier.NVME in tiers else Tier.DRAM
+    return tier, tuple(entry.shard for entry in entries)

@@ -1,0 +1,195 @@
+"""One fill under way: layers are read from a peer's pool straight into ours, verified, and told to
+the store one by one.
+
+The reservations are FILL_OWNER's. Each ends here: committed when all of its layers came, aborted
+when one did not, and never while a transfer may still write it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from moontide.transfer import checksum
+from moontide.transfer.errors import TransferError
+from moontide.transfer.types import Opcode, SegmentAddress, SliceState, TransferRequest
+
+from ... import wire
+from ...errors import StoreError
+from ...store import FILL_OWNER, Store
+from .flow import FlowLimit
+from .link import PeerLink
+from .plan import FillPlan, Piece, Read
+from .reads import PoolReads
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 8 << 20
+MAX_CHUNKS = 4
+"""Of one fill, read at once."""
+
+
+@dataclass(slots=True)
+class FillCounters:
+    """Since the start."""
+
+    filled_entries: int = 0
+    failed_entries: int = 0
+    corrupt_extents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FillTools:
+    """What every fill of this daemon uses."""
+
+    store: Store
+    reads: PoolReads
+    flow: FlowLimit  # bytes on their way here, of all fills
+    verifiers: ThreadPoolExecutor
+    counters: FillCounters
+
+
+class NewsSource(Protocol):
+    """How a fill learns of layers that its peer did not have yet."""
+
+    async def news(self, plan: FillPlan) -> None:
+        """Returns when pieces have more available, or were given up. Raises StoreError when no
+        more will come."""
+
+
+class PeerFill:
+    """`run` takes the pieces from their reservation to their end."""
+
+    def __init__(
+        self, tools: FillTools, link: PeerLink, plan: FillPlan, source: NewsSource, deadline: float
+    ) -> None:
+        self._tools = tools
+        self._link = link
+        self._plan = plan
+        self._source = source
+        self._deadline = deadline  # monotonic seconds
+        self._window: deque[tuple[list[Read], asyncio.Task[list[bool]]]] = deque()
+
+    async def run(self) -> None:
+        """Never raises but for cancellation."""
+        try:
+            async with asyncio.timeout(self._deadline - time.monotonic()):
+                await self._fill()
+        except (StoreError, TimeoutError) as error:
+            logger.info("fill_ended peer=%s reason=%s", self._link.record.id, error or "deadline")
+        except Exception:  # the task boundary
+            logger.exception("fill_failed peer=%s", self._link.record.id)
+        finally:
+            self._plan.give_up(self._plan.pieces)
+            self._end(self._plan.take_given_up())
+            await self._stop_reads()
+
+    async def _fill(self) -> None:
+        while True:
+            full = len(self._window) >= MAX_CHUNKS
+            chunk = [] if full else self._plan.next_chunk(CHUNK_BYTES)
+            if chunk:
+                reading = asyncio.create_task(self._read(chunk))
+                self._window.append((chunk, reading))
+            elif self._window:
+                await asyncio.wait({self._window[0][1]})
+                self._settle_oldest()
+            elif self._plan.is_over:
+                return
+            else:
+                await self._source.news(self._plan)
+                self._end(self._plan.take_given_up())
+
+    async def _stop_reads(self) -> None:
+        """Their memory is let go before they are over, so it cannot be hurried."""
+        for _, reading in self._window:
+            reading.cancel()
+        while self._window:
+            try:
+                await asyncio.wait({self._window[0][1]})
+            except asyncio.CancelledError:
+                continue  # the daemon stops: each read ends by itself, soon
+            self._settle_oldest()
+
+    async def _read(self, chunk: Sequence[Read]) -> list[bool]:
+        """Whether each layer is here and has its checksum."""
+        tools = self._tools
+        num_bytes = sum(read.piece.extent_bytes for read in chunk)
+        await tools.flow.take(num_bytes)
+        try:
+            statuses = await tools.reads.read(
+                [self._request(read) for read in chunk], deadline=self._deadline
+            )
+            arrived = [status.state is SliceState.DONE for status in statuses]
+            reasons = {status.reason for status in statuses if status.reason}
+            if reasons:
+                logger.info("reads_failed peer=%s reasons=%s", self._link.record.id, reasons)
+            intact = await asyncio.get_running_loop().run_in_executor(
+                tools.verifiers, _verify, chunk, arrived
+            )
+        except TransferError as error:
+            logger.info("reads_refused peer=%s reason=%s", self._link.record.id, error)
+            return [False] * len(chunk)
+        finally:
+            tools.flow.give_back(num_bytes)
+        self._report_damage(chunk, arrived, intact)
+        return intact
+
+    def _request(self, read: Read) -> TransferRequest:
+        address = SegmentAddress(self._link.record.instance, read.remote.segment)
+        return TransferRequest(Opcode.READ, read.local, address, read.offset)
+
+    def _report_damage(
+        self, chunk: Sequence[Read], arrived: Sequence[bool], intact: Sequence[bool]
+    ) -> None:
+        """The peer looks for itself and drops what is damaged there."""
+        for read, here, good in zip(chunk, arrived, intact, strict=True):
+            if here and not good:
+                self._tools.counters.corrupt_extents += 1
+                self._link.tell(wire.ReportCorrupt(read.remote.slot, read.remote.generation))
+
+    def _settle_oldest(self) -> None:
+        chunk, reading = self._window.popleft()
+        failed = reading.cancelled() or reading.exception() is not None
+        if failed and not reading.cancelled():
+            logger.error("read_failed peer=%s", self._link.record.id, exc_info=reading.exception())
+        settled = self._plan.settle(chunk, [False] * len(chunk) if failed else reading.result())
+        for extent, reads in settled.advanced.items():
+            self._advance(extent, reads)
+        if settled.whole:
+            self._commit(settled.whole)
+        self._end(settled.ended)
+
+    def _advance(self, extent: int, reads: Sequence[Read]) -> None:
+        sums = [read.remote.checksums[extent] for read in reads]
+        slots, generations = _places([read.piece for read in reads])
+        self._tools.store.advance(FILL_OWNER, slots, generations, extent, sums)
+
+    def _commit(self, pieces: Sequence[Piece]) -> None:
+        slots, generations = _places(pieces)
+        self._tools.store.commit(FILL_OWNER, slots, generations, [], time.monotonic())
+        self._tools.counters.filled_entries += len(pieces)
+
+    def _end(self, pieces: Sequence[Piece]) -> None:
+        if pieces:
+            slots, generations = _places(pieces)
+            self._tools.store.abort(FILL_OWNER, slots, generations)
+            self._tools.counters.failed_entries += len(pieces)
+
+
+def _places(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
+    return [piece.slot for piece in pieces], [piece.generation for piece in pieces]
+
+
+def _verify(chunk: Sequence[Read], arrived: Sequence[bool]) -> list[bool]:
+    """In a thread: checksums take as long as the copies they check."""
+    return [
+        here and checksum(read.local) == read.remote.checksums[read.extent]
+        for read, here in zip(chunk, arrived, strict=True)
+    ]

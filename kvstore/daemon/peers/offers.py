@@ -1,0 +1,79 @@
+"""What a peer says of blocks that it has, checked."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ... import wire
+from ...errors import InvalidRequest
+from ...keys import Namespace
+from ...layout import Shard
+from ...types import Tier
+
+MAX_SLOT = 0xFFFFFFFF
+
+
+class RemoteEntry(NamedTuple):
+    """One entry in a peer's pool. Its first `extents` layers are complete; a checksum of 0 is not
+    known yet."""
+
+    shard: Shard
+    slot: int
+    generation: int
+    segment: int
+    offset: int
+    extents: int
+    tier: Tier
+    checksums: Sequence[int]
+
+
+def read_offer(reply: wire.BlocksReply, namespace: Namespace) -> list[list[RemoteEntry]]:
+    """Its entries, block after block. Raises InvalidRequest on what no store would say."""
+    shards = [Shard.unpack(packed) for packed in reply.shards]
+    for shard in shards:
+        namespace.layout.check(shard)
+    checksums = array("Q")
+    if len(reply.checksums) % checksums.itemsize:
+        raise InvalidRequest(f"{len(reply.checksums)} bytes of checksums; they come 8 bytes each")
+    checksums.frombytes(reply.checksums)
+    position = 0
+    blocks: list[list[RemoteEntry]] = []
+    for block in reply.blocks:
+        entries = []
+        for entry in block:
+            if not 0 <= entry.shard < len(shards):
+                raise InvalidRequest(f"shard {entry.shard} of {len(shards)}")
+            remote = _remote_entry(entry, shards[entry.shard], checksums, position)
+            position += remote.shard.num_layers
+            entries.append(remote)
+        blocks.append(entries)
+    if position != len(checksums):
+        raise InvalidRequest(f"{len(checksums)} checksums for {position} layers")
+    return blocks
+
+
+def _remote_entry(
+    entry: wire.BlockEntry, shard: Shard, checksums: array[int], position: int
+) -> RemoteEntry:
+    for name, value in (("slot", entry.slot), ("generation", entry.generation)):
+        if not 0 <= value <= MAX_SLOT:
+            raise InvalidRequest(f"{name} is {value}; it must lie in 0..{MAX_SLOT}")
+    if entry.segment < 0 or entry.offset < 0 or not 0 <= entry.extents <= shard.num_layers:
+        raise InvalidRequest(
+            f"segment {entry.segment}, offset {entry.offset}, {entry.extents} of "
+            f"{shard.num_layers} layers"
+        )
+    if entry.tier not in (Tier.DRAM, Tier.NVME):
+        raise InvalidRequest(f"tier {entry.tier!r}; a store has {Tier.DRAM} and {Tier.NVME}")
+    return RemoteEntry(
+        shard=shard,
+        slot=entry.slot,
+        generation=entry.generation,
+        segment=entry.segment,
+        offset=entry.offset,
+        extents=entry.extents,
+        tier=Tier(entry.tier),
+        checksums=checksums[position : position + shard.num_layers],
+    )

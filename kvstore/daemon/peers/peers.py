@@ -1,0 +1,140 @@
+"""All that a daemon has to do with its peers, put together, and taken apart in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from moontide.transfer import SegmentRegistry, TcpTransport, TransferServer
+
+from ...following import event_session
+from ...index import PrefixIndex
+from ...membership import Membership
+from ...store import Store
+from ..sources import BlockSource, HandOffSource
+from .block_source import PeerBlockSource
+from .connection import LinkIdentity
+from .fetching import Fetching
+from .filling import FillCounters, FillTools
+from .flow import FlowLimit
+from .reads import PoolReads
+from .roster import Roster
+from .tasks import TaskGroup
+
+IN_FLIGHT_BYTES = 64 << 20
+"""On their way into our pool at once, from all peers."""
+VERIFY_THREADS = 2
+MAX_INDEXED_BLOCKS = 2_000_000
+MAX_INDEXED_STRINGS = 500_000
+
+
+class TransferCounts(msgspec.Struct, frozen=True):
+    """One way bytes come to this node's DRAM and leave it, since the start."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    slices_done: int = 0
+    slices_failed: int = 0
+
+
+class PeerReport(msgspec.Struct, frozen=True):
+    """The peers as this daemon sees them now, and what came from them."""
+
+    known: list[str]  # node ids
+    up: list[str]
+    indexed_blocks: int
+    filling: int  # tasks
+    in_flight_bytes: int
+    filled_entries: int
+    failed_entries: int
+    corrupt_extents: int
+
+
+class Peers:
+    """Made before anything is served; `start` and `close` in the loop that owns the store. Takes
+    over the listener; close it before the store."""
+
+    def __init__(
+        self, store: Store, membership: Membership, *, token: str, listener: socket.socket
+    ) -> None:
+        self._store = store
+        self._membership = membership
+        self._token = token
+        self._index = PrefixIndex(MAX_INDEXED_BLOCKS, MAX_INDEXED_STRINGS)
+        self._counters = FillCounters()
+        self._flow = FlowLimit(IN_FLIGHT_BYTES)
+        self._tasks = TaskGroup()
+        self._server = TransferServer(
+            listener,
+            token=token.encode(),
+            instance=str(store.instance),
+            segments=_pool_segments(store),
+        )
+
+    def start(self) -> None:
+        """Serves the pool, and looks for the others."""
+        loop = asyncio.get_running_loop()
+        store = self._store
+        self._transport = TcpTransport(self._token.encode(), store.instance)
+        self._reads = PoolReads(self._transport, loop)
+        self._verifiers = ThreadPoolExecutor(VERIFY_THREADS, thread_name_prefix="verify")
+        self._session = event_session(self._token)
+        self._roster = Roster(
+            self._membership,
+            LinkIdentity(str(store.instance), self._token.encode()),
+            node=store.instance.node,
+            index=self._index,
+            transport=self._transport,
+            session=self._session,
+        )
+        tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters)
+        self.blocks: BlockSource = PeerBlockSource(tools, self._roster, self._index, self._tasks)
+        self.hand_offs: HandOffSource = Fetching(tools, self._roster, self._tasks)
+        self._server.start()
+        self._roster.start()
+
+    async def close(self) -> None:
+        """Ends every fill; when it returns, nobody touches the pool for a peer any more."""
+        await self._tasks.close()
+        await self._roster.close()
+        await self._session.close()
+        self._reads.close()
+        self._verifiers.shutdown()
+        await asyncio.to_thread(self._transport.close)
+        await asyncio.to_thread(self._server.close)
+
+    def transfers(self) -> dict[str, TransferCounts]:
+        """By transport."""
+        own, served = self._transport.counters(), self._server.report().moved
+        return {
+            "tcp": TransferCounts(
+                bytes_in=own.bytes_in + served.bytes_in,
+                bytes_out=own.bytes_out + served.bytes_out,
+                slices_done=own.slices_done + served.slices_done,
+                slices_failed=own.slices_failed + served.slices_failed,
+            )
+        }
+
+    def report(self) -> PeerReport:
+        neighbours = self._roster.neighbours()
+        return PeerReport(
+            known=[neighbour.record.id for neighbour in neighbours],
+            up=[neighbour.record.id for neighbour in neighbours if neighbour.link.is_up],
+            indexed_blocks=self._index.num_blocks,
+            filling=len(self._tasks),
+            in_flight_bytes=self._flow.used_bytes,
+            filled_entries=self._counters.filled_entries,
+            failed_entries=self._counters.failed_entries,
+            corrupt_extents=self._counters.corrupt_extents,
+        )
+
+
+def _pool_segments(store: Store) -> SegmentRegistry:
+    """All of them, read-only."""
+    segments = SegmentRegistry()
+    for index in range(len(store.segment_sizes)):
+        segments.add(index, store.segment_view(index))
+    return segments

@@ -1,0 +1,153 @@
+"""What of a fill is read when: the decisions, without any I/O.
+
+A piece is one entry that fills here. Each of its layers goes through
+
+    unknown ──the source has it──► available ──next_chunk──► in flight ──settle──► settled | failed
+
+in order. Chunks are layer-major: what a reader waits for first comes first. A piece that failed is
+given no more reads, and is over once none of its reads is in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...keys import BlockKey
+from ...layout import Shard
+from .offers import RemoteEntry
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """One reservation of ours and what fills it. `memory` is the entry's bytes here."""
+
+    key: BlockKey
+    shard: Shard
+    slot: int
+    generation: int
+    memory: memoryview
+    num_extents: int
+    stride: int  # bytes between layers
+    extent_bytes: int
+    remote: RemoteEntry | None = None
+    submitted: int = 0
+    settled: int = 0
+    in_flight: int = 0
+    failed: bool = False
+
+    @property
+    def available(self) -> int:
+        """Leading layers that the source has."""
+        return self.remote.extents if self.remote is not None else 0
+
+    @property
+    def is_active(self) -> bool:
+        return not self.failed and self.submitted < self.num_extents
+
+    @property
+    def depth(self) -> int:
+        """The layer to read next, counted from the model's first."""
+        return self.shard.layers[0] + self.submitted
+
+
+class Read(NamedTuple):
+    """One layer of one piece, from where the source had it."""
+
+    piece: Piece
+    extent: int
+    remote: RemoteEntry
+
+    @property
+    def local(self) -> memoryview:
+        start = self.extent * self.piece.stride
+        return self.piece.memory[start : start + self.piece.extent_bytes]
+
+    @property
+    def offset(self) -> int:
+        """In the source's segment."""
+        return self.remote.offset + self.extent * self.piece.stride
+
+
+class Settled(NamedTuple):
+    """What to tell the store after a chunk: layers that are complete, by extent; pieces that are
+    whole; pieces to abort, which nothing touches any more."""
+
+    advanced: dict[int, list[Read]]
+    whole: list[Piece]
+    ended: list[Piece]
+
+
+class FillPlan:
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self._given_up: list[Piece] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left to read and nothing is in flight."""
+        return not any(piece.is_active or piece.in_flight for piece in self.pieces)
+
+    def waiting(self) -> list[Piece]:
+        """Pieces of which the source lacks the next layer, first block first."""
+        return [
+            piece for piece in self.pieces if piece.is_active and piece.submitted >= piece.available
+        ]
+
+    def next_chunk(self, max_bytes: int) -> list[Read]:
+        """The next reads, of one layer, up to `max_bytes` or one larger; empty when the source has
+        no more yet."""
+        ready = [
+            piece for piece in self.pieces if piece.is_active and piece.submitted < piece.available
+        ]
+        if not ready:
+            return []
+        depth = min(piece.depth for piece in ready)
+        chunk: list[Read] = []
+        num_bytes = 0
+        for piece in ready:
+            if piece.depth != depth:
+                continue
+            num_bytes += piece.extent_bytes
+            if chunk and num_bytes > max_bytes:
+                break
+            assert piece.remote is not None
+            chunk.append(Read(piece, piece.submitted, piece.remote))
+        for read in chunk:
+            read.piece.submitted += 1
+            read.piece.in_flight += 1
+        return chunk
+
+    def settle(self, chunk: Sequence[Read], intact: Sequence[bool]) -> Settled:
+        """In the order of `next_chunk`. `intact`: the bytes are here and verified."""
+        settled = Settled({}, [], [])
+        for read, good in zip(chunk, intact, strict=True):
+            piece = read.piece
+            piece.in_flight -= 1
+            if not good:
+                piece.failed = True
+            if piece.failed:
+                if not piece.in_flight:
+                    settled.ended.append(piece)
+                continue
+            assert piece.settled == read.extent, "chunks settle in the order they were made"
+            piece.settled += 1
+            settled.advanced.setdefault(read.extent, []).append(read)
+            if piece.settled == piece.num_extents:
+                settled.whole.append(piece)
+        return settled
+
+    def give_up(self, pieces: Sequence[Piece]) -> None:
+        """These get no more reads. Those that nothing touches end with `take_given_up`, the others
+        when their chunks settle."""
+        for piece in pieces:
+            if not piece.failed and piece.settled < piece.num_extents:
+                piece.failed = True
+                if not piece.in_flight:
+                    self._given_up.append(piece)
+
+    def take_given_up(self) -> list[Piece]:
+        """Pieces to abort now, once each."""
+        given_up, self._given_up = self._given_up, []
+        return given_up

@@ -1,0 +1,170 @@
+"""Blocks of one chain as one peer has them: looked up, pinned there, awaited layer by layer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ... import wire
+from ...errors import StoreTimeout, StoreUnavailable
+from ...keys import BlockKey, Namespace
+from ...layout import Shard
+from ...store import Store
+from .link import PeerLink
+from .offers import RemoteEntry, read_offer
+from .plan import FillPlan, Piece
+
+ASK_SECONDS = 1.0
+WAIT_SECONDS = 1.0
+"""Longest single wait at the peer: in between, a fill looks whether it is still wanted."""
+PIN_SECONDS = 15.0
+RENEW_SECONDS = 5.0
+Offer = list[list[RemoteEntry]]
+
+
+class RemoteBlocks:
+    """What it pinned at the peer stays so until `release`, or PIN_SECONDS after the last renewal
+    that reached the peer."""
+
+    def __init__(self, link: PeerLink, namespace: Namespace, coverage: Sequence[Shard]) -> None:
+        self.link = link
+        self._namespace = namespace
+        self._coverage = [shard.pack() for shard in coverage]
+        self._tickets: list[bytes] = []
+        self._renewed = time.monotonic()
+
+    async def find(self, keys: Sequence[BlockKey], *, timeout_s: float) -> Offer:
+        """Leading blocks that the peer has or brings from its disk now, pinned. Raises like
+        `PeerLink.ask`, InvalidRequest for what no store would answer."""
+        number = await self.link.namespace(self._namespace, timeout_s=timeout_s)
+        message = self._lookup(number, keys, pin_s=PIN_SECONDS, timeout_s=timeout_s / 2)
+        return self._take(await self.link.ask(message, wire.BlocksReply, timeout_s=timeout_s))
+
+    async def find_pending(
+        self, keys: Sequence[BlockKey], *, wait_s: float, pin_s: float | None
+    ) -> Offer:
+        """As `find`, also blocks that are still being written there; waits for the first."""
+        number = await self.link.namespace(self._namespace, timeout_s=ASK_SECONDS)
+        message = self._lookup(number, keys, pin_s=pin_s, wait_s=wait_s, pending=True)
+        reply = await self.link.wait(message, wire.BlocksReply, wait_s=wait_s + ASK_SECONDS)
+        return self._take(reply)
+
+    async def refresh(self, pieces: Sequence[Piece]) -> None:
+        """How far the peer is with these now."""
+        keys = list(dict.fromkeys(piece.key for piece in pieces))
+        match(pieces, keys, await self.find_pending(keys, wait_s=0.0, pin_s=None))
+
+    async def await_extent(self, entry: RemoteEntry, extent: int) -> bool | None:
+        """True when it is complete there, False when the entry ended before, None when neither
+        came within WAIT_SECONDS."""
+        message = wire.AwaitExtents([entry.slot], [entry.generation], extent, WAIT_SECONDS)
+        try:
+            reply = await self.link.wait(message, wire.ExtentsReply, wait_s=WAIT_SECONDS)
+        except StoreTimeout:
+            return None
+        return reply.complete == b"\x01"
+
+    def renew(self) -> None:
+        now = time.monotonic()
+        if now - self._renewed > RENEW_SECONDS:
+            self._renewed = now
+            for ticket in self._tickets:
+                self.link.tell(wire.RenewTicket(ticket, PIN_SECONDS))
+
+    def release(self) -> None:
+        """The peer need not hold anything for us any more."""
+        for ticket in self._tickets:
+            self.link.tell(wire.Unpin(ticket))
+        self._tickets.clear()
+
+    def _lookup(
+        self,
+        number: int,
+        keys: Sequence[BlockKey],
+        *,
+        pin_s: float | None,
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
+        pending: bool = False,
+    ) -> wire.LookupBlocks:
+        return wire.LookupBlocks(
+            namespace=number,
+            keys=b"".join(keys),
+            coverage=self._coverage,
+            pin_s=pin_s,
+            pending=pending,
+            local_only=True,
+            wait_s=wait_s,
+            timeout_s=timeout_s,
+        )
+
+    def _take(self, reply: wire.BlocksReply) -> Offer:
+        if reply.ticket:
+            self._tickets.append(reply.ticket)
+        return read_offer(reply, self._namespace)
+
+
+class CompletingSource:
+    """News of blocks that the peer has, and may still be filling from its disk. One that ends
+    there ends here."""
+
+    def __init__(self, blocks: RemoteBlocks) -> None:
+        self._blocks = blocks
+
+    async def news(self, plan: FillPlan) -> None:
+        waiting = plan.waiting()
+        first = waiting[0]
+        assert first.remote is not None, "such fills are made of what the peer has"
+        complete = await self._blocks.await_extent(first.remote, first.submitted)
+        if complete is None:
+            return
+        if complete:
+            await self._blocks.refresh(waiting)
+        if first.available <= first.submitted:
+            plan.give_up([first])
+
+
+class GrowingSource:
+    """News of blocks that somebody still writes at the peer, or will: for a hand-off. Those that
+    are not there are waited for, until nobody here holds any of the pieces."""
+
+    def __init__(self, blocks: RemoteBlocks, store: Store) -> None:
+        self._blocks = blocks
+        self._store = store
+
+    async def news(self, plan: FillPlan) -> None:
+        self._check_wanted(plan)
+        self._blocks.renew()
+        waiting = plan.waiting()
+        first = waiting[0]
+        if first.remote is None:
+            await self._find(waiting)
+            return
+        complete = await self._blocks.await_extent(first.remote, first.submitted)
+        if complete is False:
+            first.remote = None  # its writer gave up; another may begin
+        elif complete:
+            await self._blocks.refresh([piece for piece in waiting if piece.remote is not None])
+            unknown = [piece for piece in waiting if piece.remote is None]
+            if unknown:
+                await self._find(unknown, wait_s=0.0)
+
+    async def _find(self, pieces: Sequence[Piece], wait_s: float = WAIT_SECONDS) -> None:
+        keys = list(dict.fromkeys(piece.key for piece in pieces))
+        offer = await self._blocks.find_pending(keys, wait_s=wait_s, pin_s=PIN_SECONDS)
+        match(pieces, keys, offer)
+
+    def _check_wanted(self, plan: FillPlan) -> None:
+        if not any(self._store.is_pinned(piece.slot, piece.generation) for piece in plan.pieces):
+            raise StoreUnavailable("nobody holds what is fetched any more")
+
+
+def match(pieces: Sequence[Piece], keys: Sequence[BlockKey], offer: Offer) -> None:
+    """Gives each piece the entry of its shard, if the peer has it."""
+    found = {
+        (key, entry.shard): entry
+        for key, entries in zip(keys, offer, strict=False)
+        for entry in entries
+    }
+    for piece in pieces:
+        piece.remote = found.get((piece.key, piece.shard), piece.remote)

@@ -1,0 +1,129 @@
+"""The other daemons of the cluster, as the membership names them now.
+
+For each: a link to its data port, its events in the index, a route to its pool. An instance that
+left or was replaced is dropped with all three before its successor is taken in, so nothing that was
+known of the one is ever asked of the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from moontide.transfer import TcpTransport
+
+from ...errors import StoreError
+from ...following import EventFollower, FollowedStore
+from ...index import PrefixIndex
+from ...membership import Member, Membership, StoreRecord
+from .connection import LinkIdentity
+from .link import PeerLink
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """One other daemon, in one life of it."""
+
+    record: StoreRecord
+    link: PeerLink
+    followed: FollowedStore
+    tasks: tuple[asyncio.Task[None], ...]
+
+
+class Roster:
+    """Lives in one loop. A membership that cannot be read leaves the last picture standing."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        identity: LinkIdentity,
+        *,
+        node: str,
+        index: PrefixIndex,
+        transport: TcpTransport,
+        session: aiohttp.ClientSession,
+    ) -> None:
+        self._membership = membership
+        self._identity = identity
+        self._node = node
+        self._index = index
+        self._transport = transport
+        self._session = session
+        self._neighbours: dict[str, Neighbour] = {}  # by node id
+        self._poll: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._poll = asyncio.create_task(self._watch(), name="peers-watch")
+
+    async def close(self) -> None:
+        tasks = [self._poll] if self._poll is not None else []
+        for neighbour in list(self._neighbours.values()):
+            tasks += neighbour.tasks
+            self._drop(neighbour)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def neighbours(self) -> list[Neighbour]:
+        return list(self._neighbours.values())
+
+    def find(self, instance: str) -> Neighbour | None:
+        for neighbour in self._neighbours.values():
+            if neighbour.record.instance == instance:
+                return neighbour
+        return None
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                self._take(await asyncio.to_thread(self._membership.members))
+            except (StoreError, OSError) as error:
+                logger.warning("membership_unreadable error=%s", error)
+            except Exception:  # the task boundary
+                logger.exception("peers_watch_failed")
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _take(self, members: Sequence[Member]) -> None:
+        records = {
+            member.record.id: member.record
+            for member in members
+            if isinstance(member.record, StoreRecord) and member.record.id != self._node
+        }
+        for neighbour in list(self._neighbours.values()):
+            if records.get(neighbour.record.id) != neighbour.record:
+                self._drop(neighbour)
+        for record in records.values():
+            if record.id not in self._neighbours:
+                self._add(record)
+
+    def _add(self, record: StoreRecord) -> None:
+        link, followed = PeerLink(record, self._identity), FollowedStore(record)
+        follower = EventFollower(followed, self._index, self._session)
+        work = [(f"peer-events-{record.id}", follower.run())]
+        if record.data_address and record.transfer_address:
+            host, _, port = record.transfer_address.rpartition(":")
+            self._transport.add_route(record.instance, host.strip("[]"), int(port))
+            work.append((f"peer-link-{record.id}", link.run()))
+        else:
+            link.detail = "it has no data port: it runs without tcp in --transports"
+        tasks = tuple(asyncio.create_task(run, name=name) for name, run in work)
+        self._neighbours[record.id] = Neighbour(record, link, followed, tasks)
+        logger.info("peer_joined peer=%s instance=%s", record.id, record.instance)
+
+    def _drop(self, neighbour: Neighbour) -> None:
+        record = neighbour.record
+        for task in neighbour.tasks:
+            task.cancel()
+        del self._neighbours[record.id]
+        self._index.drop_stream(record.id)
+        self._transport.drop_route(record.instance)
+        logger.info("peer_left peer=%s instance=%s", record.id, record.instance)
