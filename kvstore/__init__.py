@@ -6,6 +6,9 @@ kv = client.kv(Namespace(...)); kv.lookup(token_ids)
 """
 
 from .client import (
+    AsyncBlockReader,
+    AsyncBlockStore,
+    AsyncBlockWriter,
     AsyncClient,
     BlockReader,
     BlockStore,
@@ -51,6 +54,9 @@ __all__ = [
     "PutStatus",
     "View",
     # KV blocks
+    "AsyncBlockReader",
+    "AsyncBlockStore",
+    "AsyncBlockWriter",
     "BlockKey",
     "BlockReader",
     "BlockStore",

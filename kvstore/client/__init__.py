@@ -2,6 +2,7 @@
 that an engine submits and polls."""
 
 from .async_client import AsyncClient, connect_async
+from .blocks.async_store import AsyncBlockReader, AsyncBlockStore, AsyncBlockWriter
 from .blocks.block_store import BlockStore
 from .blocks.streams import BlockReader, BlockWriter
 from .blocks.types import JobId, JobResult, JobStatus, PrefixHit, StoreHandle, Ticket
@@ -10,6 +11,9 @@ from .store_client import StoreClient, connect
 from .view import View
 
 __all__ = [
+    "AsyncBlockReader",
+    "AsyncBlockStore",
+    "AsyncBlockWriter",
     "AsyncClient",
     "BlockReader",
     "BlockStore",

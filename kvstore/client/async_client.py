@@ -12,7 +12,7 @@ from ..errors import Busy
 from ..keys import Namespace
 from ..layout import Shard
 from ..types import IfExists, Instance, PutResult
-from .blocks.block_store import BlockStore
+from .blocks.async_store import AsyncBlockStore
 from .deadline import Deadline, check_timeout
 from .store_client import Key, StoreClient, connect
 from .view import View
@@ -139,10 +139,8 @@ class AsyncClient:
         shard: Shard | Sequence[Shard] | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> BlockStore:
-        """The block store itself is StoreClient's: `submit_*` and `poll` do not block, and its
-        `fileno()` goes into `loop.add_reader`."""
-        return await self._call(timeout_s, self._client.kv, namespace, shard)
+    ) -> AsyncBlockStore:
+        return AsyncBlockStore(await self._call(timeout_s, self._client.kv, namespace, shard))
 
     async def close(self) -> None:
         """Idempotent."""

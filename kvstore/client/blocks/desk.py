@@ -129,6 +129,13 @@ class JobDesk:
             if not result.reason.startswith(f"{StoreUnavailable.code}:"):
                 return result
 
+    def is_attached(self) -> bool:
+        """False while the daemon is away. Raises what it says to the namespace."""
+        with self._changed:
+            if self._refusal is not None:
+                raise self._refusal
+            return self.namespace_id is not None
+
     def wait_attached(self, deadline: Deadline) -> None:
         """Raises StoreUnavailable at the deadline, or what the daemon says to the namespace."""
         with self._changed:

@@ -19,6 +19,7 @@ from moontide.kvstore import (
     JobResult,
     KVLayout,
     Namespace,
+    PrefixHit,
     StoreClient,
     connect,
     wire,
@@ -89,6 +90,21 @@ def check_prompt(kv: BlockStore, token_ids: Sequence[int]) -> int:
             expected = [block_bytes(key, layer, kv.layer_bytes(layer)) for key in reader.blocks]
             assert reader.layer(layer) == expected
         return reader.num_tokens
+
+
+def hit_under_way(kv: BlockStore, token_ids: Sequence[int], pin_s: float = SECONDS) -> PrefixHit:
+    """Every full block of a prompt, as readers find it: also those that a client still writes, for
+    whose reservation this waits."""
+    keys = kv.keys(token_ids)
+
+    def find(pin_s: float | None) -> PrefixHit:
+        make = kv.jobs.lookup(keys, pin_s, pending=True)
+        hit = kv.jobs.desk.run(make, Deadline(SECONDS)).hit
+        assert hit is not None
+        return hit
+
+    wait_until(lambda: len(find(None).blocks) == len(keys))
+    return find(pin_s)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = SECONDS) -> None:

@@ -13,7 +13,6 @@ import pytest
 from moontide.kvstore import (
     AsyncClient,
     Busy,
-    JobStatus,
     PutStatus,
     StoreClient,
     StoreTimeout,
@@ -23,7 +22,7 @@ from moontide.kvstore import (
 from moontide.kvstore.client import async_client
 
 from ...store_process import StartStore, StoreProcess
-from .helpers import NAMESPACE, SECONDS, address, write_prompt
+from .helpers import SECONDS, address
 
 
 @pytest.fixture(scope="module")
@@ -83,26 +82,6 @@ def test_many_calls_at_once(daemon: StoreProcess) -> None:
         await asyncio.gather(*(client.put(f"k{i}", bytes([i]) * 1000) for i in range(200)))
         values = await asyncio.gather(*(client.get(f"k{i}") for i in range(200)))
         assert values == [bytes([i]) * 1000 for i in range(200)]
-
-    run(daemon, work)
-
-
-def test_job_results_arrive_through_the_event_loop(daemon: StoreProcess) -> None:
-    async def work(client: AsyncClient) -> None:
-        kv = await client.kv(NAMESPACE)
-        await asyncio.to_thread(write_prompt, kv, range(64))
-        readable = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(kv.fileno(), readable.set)
-        job = kv.submit_lookup(range(64), deadline_s=SECONDS)
-        async with asyncio.timeout(SECONDS):
-            await readable.wait()
-        loop.remove_reader(kv.fileno())
-        (result,) = kv.poll()
-        assert (result.job, result.status) == (job, JobStatus.DONE)
-        assert result.hit is not None
-        assert result.hit.num_tokens == 64
-        await asyncio.to_thread(kv.close)
 
     run(daemon, work)
 
