@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import resource
@@ -16,6 +17,7 @@ from moontide.transfer.types import Instance
 
 from ..membership import Keeper, StoreRecord, open_membership
 from ..service import (
+    HostPort,
     HttpServer,
     Limits,
     Process,
@@ -31,6 +33,7 @@ from .counters import Counters
 from .data_dir import DataDir, StoreState
 from .gate import Gate
 from .listeners import UnixListener
+from .peers import Peers
 from .server import DataServer
 from .settings import StoreSettings
 from .sources import Sources
@@ -55,6 +58,7 @@ class StoreDaemon:
         self._ready = False
         self._counters = Counters()
         self._sources = Sources()
+        self._transfer = ""  # HOST:PORT where peers read the pool
         with contextlib.ExitStack() as stack:
             self._data_dir = stack.enter_context(contextlib.closing(DataDir(settings.data_dir)))
             self._unix = stack.enter_context(contextlib.closing(UnixListener(settings.socket_path)))
@@ -67,6 +71,7 @@ class StoreDaemon:
             node = settings.node_id or socket.gethostname()
             self._store = Store(_pool_settings(settings), Instance.new(node), now=time.monotonic())
             stack.callback(self._store.close)
+            self._peers = self._make_peers(stack)
             raise_descriptor_limit(2 * settings.max_clients + SPARE_DESCRIPTORS)
             self._held = stack.pop_all()
 
@@ -76,6 +81,14 @@ class StoreDaemon:
     async def serve(self) -> None:
         """Serves until SIGTERM or SIGINT. Raises Conflict when the node's name is taken."""
         async with contextlib.AsyncExitStack() as stack:
+            if self._peers is not None:
+                self._peers.start()
+                stack.push_async_callback(self._peers.close)
+                self._sources = dataclasses.replace(
+                    self._sources,
+                    peer_blocks=self._peers.blocks,
+                    hand_offs=self._peers.hand_offs,
+                )
             server = self._start_data_server()
             stack.callback(server.close)
             admin = await self._start_admin()
@@ -89,6 +102,19 @@ class StoreDaemon:
             signal = await wait_for_stop()
             self._ready = False
             logger.info("stopping signal=%s", signal.name)
+
+    def _make_peers(self, stack: contextlib.ExitStack) -> Peers | None:
+        """None, said once, when no other daemon can be found or reached."""
+        settings = self._settings
+        if not settings.has_peers:
+            logger.info(
+                "no peers transports=%s cluster=%s", ",".join(settings.transports), settings.cluster
+            )
+            return None
+        address = settings.transfer_listen or HostPort(settings.listen.host, 0)
+        listener = stack.enter_context(bind_listener(address))
+        self._transfer = str(bound_address(listener))
+        return Peers(self._store, self._membership, token=self._token, listener=listener)
 
     def _start_data_server(self) -> DataServer:
         settings, loop = self._settings, asyncio.get_running_loop()
@@ -147,6 +173,7 @@ class StoreDaemon:
             instance=str(instance),
             admin_url=admin.url,
             data_address=str(bound_address(self._tcp)) if self._tcp else "",
+            transfer_address=self._transfer,
             socket=str(self._unix.path),
         )
 
@@ -157,11 +184,16 @@ class StoreDaemon:
             admin=str(bound_address(self._admin)),
             pid=self._store.instance.process,
             instance=str(self._store.instance),
+            transfer=self._transfer or None,
         )
         self._ready = True
         self._data_dir.publish(state)
         self._process.report_ready(
-            socket=state.socket, listen=state.listen, admin=state.admin, instance=state.instance
+            socket=state.socket,
+            listen=state.listen,
+            transfer=state.transfer,
+            admin=state.admin,
+            instance=state.instance,
         )
 
 

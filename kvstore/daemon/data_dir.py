@@ -22,6 +22,7 @@ class StoreState(msgspec.Struct, frozen=True):
     admin: str
     pid: int
     instance: str
+    transfer: str | None = None  # where peers read the pool
 
 
 class DataDir:

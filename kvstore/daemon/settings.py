@@ -34,6 +34,13 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     listen: Annotated[
         HostPort, Meta(description="Data port for remote clients (with tcp in transports)")
     ] = DEFAULT_LISTEN
+    transfer_listen: Annotated[
+        HostPort | None,
+        Meta(
+            description="Where other daemons read this one's pool (with tcp in transports and a "
+            "cluster of several processes); none: a free port on the host of --listen"
+        ),
+    ] = None
     admin: Annotated[HostPort, Meta(description="Admin REST and metrics")] = DEFAULT_ADMIN
     dram: Annotated[Size, Meta(description="Size of the DRAM tier, taken at start")] = Size(1 << 30)
     nvme: Annotated[Size, Meta(description="Size of the NVMe tier; only 0 so far")] = Size(0)
@@ -89,6 +96,12 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 f"listen is {self.listen}, without effect as transports is "
                 f"{','.join(self.transports)}: add tcp to --transports or drop --listen"
             )
+        if self.transfer_listen is not None and not self.has_peers:
+            raise InvalidRequest(
+                f"transfer_listen is {self.transfer_listen}, without effect as transports is "
+                f"{','.join(self.transports)} and cluster {self.cluster}: peers need tcp and "
+                "file:PATH; else drop --transfer-listen"
+            )
         if self.inline > self.segment_bytes:
             raise InvalidRequest(
                 f"inline is {self.inline}, more than a segment ({Size(self.segment_bytes)}): "
@@ -106,6 +119,11 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         if count == 0 or (least % PAGE_BYTES and least < dram_bytes):
             return least
         return dram_bytes // count // PAGE_BYTES * PAGE_BYTES
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether other daemons can be found and reached."""
+        return "tcp" in self.transports and self.cluster != "memory"
 
     @property
     def pool_entries(self) -> int:
