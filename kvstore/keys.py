@@ -152,3 +152,17 @@ def split_kv_entry_id(entry: EntryId) -> tuple[BlockKey, Shard]:
     if len(entry) != 1 + BLOCK_KEY_BYTES + SHARD_BYTES or entry[:1] != b"k":
         raise InvalidRequest(f"not a KV entry id: {entry[:40].hex()}")
     return BlockKey(entry[1 : 1 + BLOCK_KEY_BYTES]), Shard.unpack(entry[1 + BLOCK_KEY_BYTES :])
+
+
+def is_block(entry: bytes) -> bool:
+    return entry[:1] == b"k"
+
+
+def block_key_of(entry: bytes) -> bytes:
+    """Of a KV entry id, unchecked; so for the next."""
+    return entry[1 : 1 + BLOCK_KEY_BYTES]
+
+
+def shard_of(entry: bytes) -> bytes:
+    """Packed."""
+    return entry[1 + BLOCK_KEY_BYTES :]

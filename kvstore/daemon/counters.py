@@ -11,6 +11,21 @@ RefuseReason = Literal["clients", "accept"]
 
 
 @dataclass(slots=True)
+class TransportCounters:
+    """What went over one transport, seen from this node's DRAM: raw bytes of layer extents, before
+    compression and headers."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    slices_done: int = 0
+    slices_failed: int = 0
+
+
+def _transports() -> dict[str, TransportCounters]:
+    return {"tcp": TransportCounters(), "file": TransportCounters()}
+
+
+@dataclass(slots=True)
 class Counters:
     """Totals since start; every key comes from a small closed set."""
 
@@ -20,3 +35,4 @@ class Counters:
     closed: Counter[str] = field(default_factory=Counter)  # by CloseReason
     refused: Counter[str] = field(default_factory=Counter)  # by RefuseReason
     internal_errors: int = 0
+    transports: dict[str, TransportCounters] = field(default_factory=_transports)

@@ -1,7 +1,8 @@
 """The store's core: allocator, pool, catalog, eviction, reservations, pins. Synchronous and
 single-threaded; the daemon wraps it, tests drive it directly."""
 
-from .event_log import EventLog, Snapshot
+from .demoting import Demotable
+from .event_log import EventLog, Holding, Snapshot
 from .store import Store
 from .types import (
     FILL_OWNER,
@@ -29,6 +30,7 @@ __all__ = [
     "AuditReport",
     "BlocksFound",
     "EntryInfo",
+    "Demotable",
     "EntryPage",
     "EventLog",
     "EvictScope",
@@ -36,6 +38,7 @@ __all__ = [
     "Explanation",
     "ExtentCallback",
     "Origin",
+    "Holding",
     "OwnerId",
     "PoolSettings",
     "ReserveResult",

@@ -11,7 +11,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from ..keys import BLOCK_KEY_BYTES, EntryId
+from ..keys import EntryId
 from ..slots import HEAD, WORDS, SlotState
 from .chains import Chains
 from .eviction import Links
@@ -122,15 +122,3 @@ class Catalog:
             else:
                 del column[num_slots:]
         self.keys.resize(num_slots, refcheck=False)
-
-
-def is_block(entry: bytes) -> bool:
-    return entry[:1] == b"k"
-
-
-def block_key_of(entry: bytes) -> bytes:
-    return entry[1 : 1 + BLOCK_KEY_BYTES]
-
-
-def shard_of(entry: bytes) -> bytes:
-    return entry[1 + BLOCK_KEY_BYTES :]

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..keys import block_key_of, shard_of
 from ..layout import DTYPE_BYTES, Shard
 from ..slots import HEAD, SlotState
-from .catalog import DEAD, FLUSHED, STRINGS, VOLATILE, block_key_of, shard_of
+from .catalog import DEAD, FLUSHED, STRINGS, VOLATILE
 from .event_log import Holding
 from .parts import StoreParts
 
@@ -109,8 +110,9 @@ class StoreDemoting(StoreParts):
         flags = np.frombuffer(self._catalog.flags, np.uint8)
         flags &= ~np.uint8(FLUSHED)
 
-    def list_beyond(self, holdings: Callable[[], list[Holding]]) -> None:
-        """Snapshots of events also list these, which lie in a tier that this class does not own."""
+    def list_beyond(self, holdings: Callable[[], Iterable[Holding]]) -> None:
+        """Snapshots of events end with these, which lie in a tier that this class does not own;
+        they are read as the snapshot is."""
         self._beyond = holdings
 
     def _parent_key(self, slot: int) -> bytes:

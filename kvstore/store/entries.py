@@ -15,19 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..events import EventKind
+from ..keys import block_key_of, is_block, shard_of
 from ..slots import HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
 from ..types import Tier
 from .allocator import occupied_bytes
-from .catalog import (
-    DEAD,
-    REQUEST_SCOPED,
-    SOFT_PINNED,
-    STRINGS,
-    Catalog,
-    block_key_of,
-    is_block,
-    shard_of,
-)
+from .catalog import DEAD, REQUEST_SCOPED, SOFT_PINNED, STRINGS, Catalog
 from .counters import Counters
 from .event_log import EventLog, Holding
 from .expiry import Expiry

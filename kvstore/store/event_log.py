@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -67,7 +67,7 @@ class EventLog:
     """Keeps the last `MAX_EVENTS` events, fewer when they fill `MAX_RING_BYTES`. Listeners are
     called in the order of events, from within the change that caused them."""
 
-    def __init__(self, contents: Callable[[], list[Holding]]) -> None:
+    def __init__(self, contents: Callable[[], Iterable[Holding]]) -> None:
         self._contents = contents
         self._ring: deque[bytes] = deque()
         self._ring_bytes = 0
@@ -123,7 +123,7 @@ class EventLog:
         return cancel
 
 
-def _stored_events(seq: int, holdings: list[Holding]) -> Iterator[KvEvent]:
+def _stored_events(seq: int, holdings: Iterable[Holding]) -> Iterator[KvEvent]:
     for instance, tier, namespace, entries in holdings:
         for start in range(0, len(entries), SNAPSHOT_ENTRIES):
             yield KvEvent(

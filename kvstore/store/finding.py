@@ -87,6 +87,20 @@ class StoreFinding(StoreParts):
         finder = self._finder(namespace, coverage, False)
         return [index for index, key in enumerate(keys) if finder.block(key) is None]
 
+    def covering(
+        self, namespace: int, present: Sequence[bytes], coverage: Sequence[Shard]
+    ) -> list[Shard] | None:
+        """Those of the `present` shards (packed) that a reader of `coverage` needs; None when they
+        do not cover it."""
+        opened = self._namespaces.get(namespace)
+        needed: dict[bytes, None] = {}
+        for wanted in [shard.pack() for shard in coverage]:
+            plan = (wanted,) if wanted in present else opened.cover(tuple(present), wanted)
+            if plan is None:
+                return None
+            needed.update(dict.fromkeys(plan))
+        return [Shard.unpack(packed) for packed in needed]
+
     def watch_block(self, key: BlockKey, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back whenever something of this block was reserved or committed, until the returned
         function is called. Raises Busy beyond the bound."""

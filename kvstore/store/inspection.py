@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from urllib.parse import quote_from_bytes
 
 from ..errors import InvalidRequest
-from ..keys import BLOCK_KEY_BYTES, EntryId
+from ..keys import BLOCK_KEY_BYTES, EntryId, block_key_of, is_block, shard_of
 from ..slots import HEAD, LENGTH, WORDS, SlotState
 from ..types import Tier
-from .catalog import STRINGS, block_key_of, is_block, shard_of
+from .catalog import STRINGS
 from .entries import TICKS_PER_SECOND, DropReason, Entries
 from .namespaces import Namespaces
 from .slot_table import NO_SLOT

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import InvalidRequest, OutOfSpace
-from ..keys import Namespace
+from ..keys import Namespace, shard_of
 from ..layout import LayerPiece, Shard, reshard
-from .catalog import shard_of
 
 MAX_NAMESPACES = 4096
 MAX_SHARDS = 1024

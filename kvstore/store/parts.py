@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 
 from moontide.transfer import check_memory
 from moontide.transfer.types import Instance
@@ -62,7 +63,7 @@ class StoreParts:
         self._reservations = Reservations(self._entries, self._placement)
         self._pins = Pins(self._entries)
         self._hbm = HbmDirectory(self.events)
-        self._beyond: Callable[[], list[Holding]] = list
+        self._beyond: Callable[[], Iterable[Holding]] = list
         self._inspection = Inspection(self._entries, self._namespaces)
 
     # -- life -------------------------------------------------------------------------
@@ -114,6 +115,11 @@ class StoreParts:
     # -- memory to hand over ------------------------------------------------------------
 
     @property
+    def used_bytes(self) -> int:
+        """What live entries occupy in DRAM."""
+        return self._pool.used_bytes
+
+    @property
     def segment_sizes(self) -> list[int]:
         return [segment.memory.num_bytes for segment in self._pool.segments]
 
@@ -163,5 +169,5 @@ class StoreParts:
         ):
             raise InvalidRequest(f"segment {index} is not granted to {client}")
 
-    def _holdings(self) -> list[Holding]:
-        return [*self._entries.holdings(), *self._hbm.holdings(), *self._beyond()]
+    def _holdings(self) -> Iterable[Holding]:
+        return chain(self._entries.holdings(), self._hbm.holdings(), self._beyond())

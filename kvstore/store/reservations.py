@@ -14,21 +14,12 @@ from dataclasses import dataclass, field
 from moontide.transfer.types import Instance
 
 from ..errors import InvalidRequest
+from ..keys import block_key_of, is_block
 from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
 from ..types import IfExists, PutResult, PutStatus, ReserveStatus
 from .allocator import occupied_bytes
 from .arrivals import Arrivals
-from .catalog import (
-    DOOMED,
-    QUARANTINED,
-    REQUEST_SCOPED,
-    SOFT_PINNED,
-    STRINGS,
-    VOLATILE,
-    Catalog,
-    block_key_of,
-    is_block,
-)
+from .catalog import DOOMED, QUARANTINED, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .checks import check_checksums, check_same_length
 from .entries import DropReason, Entries
 from .owners import Owner

@@ -10,6 +10,7 @@ from ..keys import BlockKey, EntryId, Namespace
 from ..layout import Shard
 from ..types import Extent, IfExists, PutResult
 from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
+from .namespaces import Geometry
 from .parts import StoreParts
 from .reservations import Batch
 from .types import ExtentCallback, Origin, OwnerId, ReserveResult
@@ -117,6 +118,10 @@ class StoreWriting(StoreParts):
             origin=origin,
         )
         return self._reserve_shards(batch, keys, shards, now)
+
+    def fill_geometry(self, namespace: int, shard: Shard) -> Geometry:
+        """Bytes and extents of an entry of that shard: what a copy elsewhere must agree with."""
+        return self._namespaces.get(namespace).geometry(shard.pack())
 
     def reserve_entry_fill(
         self,

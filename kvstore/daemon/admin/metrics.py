@@ -24,6 +24,7 @@ _TIER_GAUGES = {
     "quarantined_bytes": ("quarantined_bytes", "Bytes of aborted writes not surely stopped"),
     "largest_free_bytes": ("largest_free_bytes", "Largest contiguous free span"),
     "entries": ("entries", "Committed entries"),
+    "flushed": ("flushed_entries", "Entries that the end of the process does not take"),
 }
 _TIER_COUNTERS = {
     "evictions": ("evictions", "Entries dropped to free space"),
@@ -38,6 +39,8 @@ _GAUGES = {
     "pins": ("pins", "Pins held, one a holder and entry"),
     "tickets": ("tickets", "Views and tickets"),
     "in_flight": ("reservations", "Entries being written"),
+    "fills": ("fills", "Entries coming from disk or other nodes"),
+    "request_scoped": ("request_scoped_blocks", "Blocks that one request keeps for itself"),
     "quarantined": ("quarantined_reservations", "Aborted writes not surely stopped"),
     "namespaces": ("namespaces", "Namespaces opened"),
     "hbm_blocks": ("hbm_blocks", "Blocks that engines say they hold"),
@@ -60,6 +63,12 @@ _LABELLED_COUNTERS = {
     "closed": ("closed_connections", "reason", "Connections ended by reason"),
     "refused": ("refused_connections", "reason", "Connections refused by reason"),
 }
+_TRANSPORT_COUNTERS = {
+    "bytes_in": ("transport_received_bytes", "Bytes brought into this node's DRAM"),
+    "bytes_out": ("transport_sent_bytes", "Bytes taken from this node's DRAM"),
+    "slices_done": ("transport_slices", "Layer extents moved"),
+    "slices_failed": ("transport_failed_slices", "Layer extents that did not come"),
+}
 
 
 def render(report: StoreReport) -> bytes:
@@ -81,6 +90,10 @@ class _ReportCollector(Collector):
             yield CounterMetricFamily(_PREFIX + name, text, value=getattr(self._report, field))
         for field, (name, label, text) in _LABELLED_COUNTERS.items():
             yield _labelled(name, label, text, getattr(self._report, field))
+        for field, (name, text) in _TRANSPORT_COUNTERS.items():
+            transports = self._report.transports.items()
+            values = {transport: getattr(stats, field) for transport, stats in transports}
+            yield _labelled(name, "transport", text, values)
         yield self._segments()
 
     def _tiers(self) -> Iterator[Metric]:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 
 from ...store import Stats
 from ..counters import Counters
+
+
+class TransportStats(msgspec.Struct, frozen=True):
+    """Raw bytes of layer extents into this node's DRAM and out of it; slices are extents."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    slices_done: int = 0
+    slices_failed: int = 0
 
 
 class StoreReport(Stats, frozen=True, kw_only=True):
@@ -20,6 +31,7 @@ class StoreReport(Stats, frozen=True, kw_only=True):
     closed: dict[str, int]  # connections, by reason
     refused: dict[str, int]  # connections, by reason
     internal_errors: int
+    transports: dict[str, TransportStats]  # between this node's DRAM and disk or other nodes
 
 
 def make_report(
@@ -41,4 +53,8 @@ def make_report(
         closed=dict(counters.closed),
         refused=dict(counters.refused),
         internal_errors=counters.internal_errors,
+        transports={
+            name: TransportStats(**dataclasses.asdict(each))
+            for name, each in counters.transports.items()
+        },
     )

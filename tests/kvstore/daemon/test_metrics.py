@@ -12,7 +12,7 @@ from moontide.kvstore.daemon.admin.report import StoreReport, make_report
 from moontide.kvstore.daemon.counters import Counters
 from moontide.kvstore.store import Stats, TierStats
 
-LABELS = {"tier", "result", "type", "code", "reason", "use"}
+LABELS = {"tier", "transport", "result", "type", "code", "reason", "use"}
 NOT_UNITS = re.compile(r"_(ms|us|seconds_total|kb|mb|gb|minutes|percent)$")
 
 
