@@ -12,6 +12,7 @@ import enum
 import errno
 import mmap
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -53,21 +54,19 @@ class DirectFile:
 
     def __init__(self, path: Path, access: FileAccess) -> None:
         self.path = path
-        self.is_direct = False
-        self._direct = -1
+        self._lock = threading.Lock()
+        self._buffered = -1  # opened when first needed
+        self._flags = access.value & ~(os.O_CREAT | os.O_EXCL) | os.O_CLOEXEC
         flags = access.value | os.O_CLOEXEC
         try:
-            self._buffered = os.open(path, flags, 0o600)
+            self._file = os.open(path, flags, 0o600)
         except OSError as error:
             raise FileFailed(error, f"open {path}") from error
-        with contextlib.suppress(OSError):  # such a file system has no O_DIRECT
-            self._direct = os.open(path, flags & ~(os.O_CREAT | os.O_EXCL) | os.O_DIRECT)
-            os.preadv(self._direct, [aligned_buffer(PAGE_BYTES)], 0)
-            self.is_direct = True
+        self.is_direct = self._become_direct()
 
     def size(self) -> int:
         try:
-            return os.fstat(self._buffered).st_size
+            return os.fstat(self._file).st_size
         except OSError as error:
             raise FileFailed(error, f"stat {self.path}") from error
 
@@ -83,29 +82,29 @@ class DirectFile:
     def reserve(self, num_bytes: int) -> None:
         """Allocates the first `num_bytes`, so that writing them cannot lack space later."""
         try:
-            os.posix_fallocate(self._buffered, 0, num_bytes)
+            os.posix_fallocate(self._file, 0, num_bytes)
         except OSError as error:
             raise FileFailed(error, f"reserve {num_bytes} bytes for {self.path}") from error
 
     def truncate(self, num_bytes: int) -> None:
         try:
-            os.ftruncate(self._buffered, num_bytes)
+            os.ftruncate(self._file, num_bytes)
         except OSError as error:
             raise FileFailed(error, f"truncate {self.path} to {num_bytes} bytes") from error
 
     def sync(self) -> None:
         """Everything written and the file's size are on the medium when this returns."""
         try:
-            os.fdatasync(self._buffered)
+            os.fdatasync(self._file)
         except OSError as error:
             raise FileFailed(error, f"sync {self.path}") from error
 
     def close(self) -> None:
         """Idempotent. No request may be under way."""
-        for descriptor in (self._direct, self._buffered):
+        for descriptor in (self._file, self._buffered):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._direct = self._buffered = -1
+        self._file = self._buffered = -1
 
     def _move(self, call: _Vectored, buffers: Sequence[memoryview], offset: int) -> None:
         what = "read" if call is os.preadv else "write"
@@ -115,7 +114,7 @@ class DirectFile:
             head = views[:_MAX_VECTOR]
             use_direct = direct and offset % PAGE_BYTES == 0 and self.is_direct
             try:
-                moved = call(self._direct if use_direct else self._buffered, head, offset)
+                moved = call(self._file if use_direct else self._through_cache(), head, offset)
             except OSError as error:
                 if use_direct and error.errno == errno.EINVAL:
                     direct = self.is_direct = False
@@ -129,6 +128,31 @@ class DirectFile:
             offset += moved
             direct = direct and moved % PAGE_BYTES == 0
             views = _after(views, moved)
+
+    def _become_direct(self) -> bool:
+        try:
+            direct = os.open(self._self_path, self._flags | os.O_DIRECT)
+        except OSError:  # such a file system has no O_DIRECT
+            return False
+        try:
+            os.preadv(direct, [aligned_buffer(PAGE_BYTES)], 0)
+        except OSError:
+            os.close(direct)
+            return False
+        os.close(self._file)
+        self._file = direct
+        return True
+
+    def _through_cache(self) -> int:
+        with self._lock:
+            if self._buffered < 0:
+                self._buffered = os.open(self._self_path, self._flags)
+            return self._buffered
+
+    @property
+    def _self_path(self) -> str:
+        """Reaches the file whatever became of its name."""
+        return f"/proc/self/fd/{self._file}"
 
     def _let_go(self, offset: int, num_bytes: int) -> None:
         """Advice only: dirty pages stay until they are written."""

@@ -1,0 +1,16 @@
+"""The NVMe tier: a log of region files with an LMDB index, behind `NvmeTier`."""
+
+from .settings import NvmeSettings, region_bytes_for
+from .tier import NvmeTier
+from .types import ExtentRead, NvmeEntry, NvmeLocation, NvmeStats, NvmeWrite
+
+__all__ = [
+    "ExtentRead",
+    "NvmeEntry",
+    "NvmeLocation",
+    "NvmeSettings",
+    "NvmeStats",
+    "NvmeTier",
+    "NvmeWrite",
+    "region_bytes_for",
+]

@@ -1,0 +1,62 @@
+"""Log and index together: a batch is stored when both have it.
+
+The log is the truth. When the index cannot follow (disk full), the position recorded in it stays
+where it is, and the next start replays the log from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .counters import WriterCounters
+from .index import NvmeIndex, Position, Put, Remove
+from .log_format import LogRecord, RecordKind
+from .log_writer import Item, Stage, append_batch
+from .records import EntryRecord
+from .regions import Regions
+from .storage import DISK_ERRORS
+
+
+class Log:
+    """Used by the writer's thread alone. `sequence` numbers the next batch."""
+
+    def __init__(
+        self, regions: Regions, index: NvmeIndex, *, sequence: int, counters: WriterCounters
+    ) -> None:
+        self._regions = regions
+        self._index = index
+        self._sequence = sequence
+        self._counters = counters
+        self._stage = Stage()
+        self.index_is_behind = False
+
+    def commit(self, items: Sequence[Item]) -> tuple[list[EntryRecord], list[EntryRecord]]:
+        """Makes a batch durable in the active region, which has room for it, and then part of the
+        index. Returns what is now stored, and what was removed on demand. Raises one of
+        DISK_ERRORS: then the active region is sealed and nothing of the batch is in the index."""
+        region = self._regions.active
+        assert region is not None
+        try:
+            appended = append_batch(region, items, self._sequence, self._stage)
+        except DISK_ERRORS:
+            self._regions.seal()
+            raise
+        self._sequence += 1
+        self._counters.bytes_written += appended.num_bytes
+        position = Position(region.id, region.end, self._sequence)
+        changes = changes_of(appended.records)
+        try:
+            removed = self._index.apply(changes, None if self.index_is_behind else position)
+        except DISK_ERRORS:
+            self.index_is_behind = True
+            raise
+        return [change.record for change in changes if isinstance(change, Put)], removed
+
+
+def changes_of(records: Sequence[LogRecord]) -> list[Put | Remove]:
+    """What a batch's records change in the index, clears aside. Raises Corrupt."""
+    return [
+        Put(EntryRecord(record.body)) if record.kind is RecordKind.STORED else Remove(record.body)
+        for record in records
+        if record.kind is not RecordKind.CLEARED
+    ]

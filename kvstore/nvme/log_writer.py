@@ -1,0 +1,220 @@
+"""Appends batches to a region: extents first, through one aligned buffer, then the header."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from moontide.transfer import aligned_buffer, copy
+from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
+
+from .codec import Codec
+from .log_format import (
+    BatchHeader,
+    LogRecord,
+    RecordKind,
+    batch_header_bytes,
+    encode_batch_header,
+)
+from .records import (
+    EntryRecord,
+    Names,
+    Place,
+    encode_record,
+    extent_alignment,
+    record_bytes,
+)
+from .region import Region
+from .storage import RegionFile
+from .types import NvmeWrite
+
+STAGE_BYTES = 4 << 20
+_ZEROS = bytes(PAGE_BYTES)
+
+
+class Item(Protocol):
+    """One record of a batch to be. `most_bytes` bounds what it takes in the region, its record
+    aside."""
+
+    kind: RecordKind
+    body_bytes: int
+    most_bytes: int
+
+    def append(self, place: Place, stage: Stage) -> bytes:
+        """Stages the extents, from `place.offset` at the earliest; returns the record's body."""
+        ...
+
+
+class Stage:
+    """Puts bytes at growing offsets of a file, a few MiB a system call. The buffer is reused: one
+    thread."""
+
+    def __init__(self) -> None:
+        self._buffer = aligned_buffer(STAGE_BYTES)
+        self._file: RegionFile | None = None
+        self._start = self.end = 0
+
+    def begin(self, file: RegionFile, offset: int) -> None:
+        """`offset` is page-aligned."""
+        self._file, self._start, self.end = file, offset, offset
+
+    def put(self, offset: int, data: memoryview | bytes) -> None:
+        """`offset` is not before `end`; what lies between becomes zeros."""
+        self._fill(offset - self.end)
+        self._append(memoryview(data))
+
+    def finish(self) -> int:
+        """Writes the rest, padded to a page; returns where it ends."""
+        self._fill(align_up(self.end, PAGE_BYTES) - self.end)
+        if self.end > self._start:
+            self._write()
+        return self.end
+
+    def _fill(self, num_bytes: int) -> None:
+        """Less than a page of zeros."""
+        if num_bytes:
+            self._append(memoryview(_ZEROS)[:num_bytes])
+
+    def _append(self, view: memoryview) -> None:
+        while view.nbytes:
+            used = self.end - self._start
+            piece = view[: STAGE_BYTES - used]
+            copy(self._buffer[used : used + len(piece)], piece)
+            self.end += len(piece)
+            view = view[len(piece) :]
+            if self.end - self._start == STAGE_BYTES:
+                self._write()
+
+    def _write(self) -> None:
+        assert self._file is not None
+        self._file.write_from([self._buffer[: self.end - self._start]], self._start)
+        self._start = self.end
+
+
+class StoredItem:
+    """A new entry."""
+
+    kind = RecordKind.STORED
+
+    def __init__(self, write: NvmeWrite, codec: Codec | None) -> None:
+        """`codec` None: never compress."""
+        self.write = write
+        self._codec = codec
+        self._names = Names(bytes.fromhex(write.namespace), write.parent, write.entry)
+        self._lengths = [extent.nbytes for extent in write.extents]
+        self.body_bytes = record_bytes(self._names, self._lengths)
+        self.most_bytes = sum(
+            length + PAGE_BYTES if length % PAGE_BYTES == 0 else length + 2 * CACHE_LINE_BYTES
+            for length in self._lengths
+        )
+
+    def append(self, place: Place, stage: Stage) -> bytes:
+        element_bytes = self.write.element_bytes
+        extents = [memoryview(extent).cast("B") for extent in self.write.extents]
+        codec = self._codec
+        if codec is not None and not codec.gains(extents, element_bytes):
+            codec = None
+        stored_lengths = []
+        end = place.offset
+        for extent in extents:
+            data = extent if codec is None else codec.compress(extent, element_bytes)
+            end = align_up(end, extent_alignment(len(data), len(extent)))
+            stage.put(end, data)
+            stored_lengths.append(len(data))
+            end += len(data)
+        return encode_record(
+            place,
+            self._names,
+            element_bytes=element_bytes,
+            stored_lengths=stored_lengths,
+            lengths=self._lengths,
+            checksums=self.write.checksums,
+        )
+
+
+class CopiedItem:
+    """An entry that lives on, with the bytes it has in its old region."""
+
+    kind = RecordKind.STORED
+
+    def __init__(self, record: EntryRecord, data: memoryview) -> None:
+        """`data`: from the record's offset to the end of its last extent."""
+        self._record = record
+        self._data = data
+        self.body_bytes = len(record.body)
+        self.most_bytes = len(data) + PAGE_BYTES
+
+    def append(self, place: Place, stage: Stage) -> bytes:
+        step = self._record.alignment
+        offset = place.offset + (self._record.offset - place.offset) % step
+        stage.put(offset, self._data)
+        return self._record.moved(place._replace(offset=offset)).body
+
+
+class RemovedItem:
+    kind = RecordKind.REMOVED
+    most_bytes = 0
+
+    def __init__(self, entry: bytes) -> None:
+        self._entry = entry
+        self.body_bytes = len(entry)
+
+    def append(self, place: Place, stage: Stage) -> bytes:
+        return self._entry
+
+
+class ClearedItem:
+    kind = RecordKind.CLEARED
+    most_bytes = 0
+
+    def __init__(self, namespace: str) -> None:
+        self._body = b"n" + bytes.fromhex(namespace)
+        self.body_bytes = len(self._body)
+
+    def append(self, place: Place, stage: Stage) -> bytes:
+        return self._body
+
+
+class Appended(NamedTuple):
+    records: Sequence[LogRecord]
+    num_bytes: int
+
+
+def batch_bytes(items: Sequence[Item]) -> int:
+    """The most a batch of these items takes in a region."""
+    bodies = sum(item.body_bytes for item in items)
+    extents = sum(item.most_bytes for item in items)
+    return batch_header_bytes(len(items), bodies) + align_up(extents, PAGE_BYTES)
+
+
+def fitting(items: Sequence[Item], room: int) -> int:
+    """How many of the leading items make a batch of at most `room` bytes."""
+    bodies = extents = 0
+    for count, item in enumerate(items):
+        bodies += item.body_bytes
+        extents += item.most_bytes
+        if batch_header_bytes(count + 1, bodies) + align_up(extents, PAGE_BYTES) > room:
+            return count
+    return len(items)
+
+
+def append_batch(region: Region, items: Sequence[Item], sequence: int, stage: Stage) -> Appended:
+    """Writes a batch at the region's end and makes it durable. It fits (`batch_bytes`). Raises one
+    of DISK_ERRORS: then the region's end has not moved, and nothing may be appended to it again."""
+    header_bytes = batch_header_bytes(len(items), sum(item.body_bytes for item in items))
+    stage.begin(region.file, region.end + header_bytes)
+    records = []
+    for index, item in enumerate(items):
+        place = Place(region.id, region.num_records + index, stage.end, sequence)
+        records.append(LogRecord(item.kind, item.append(place, stage)))
+    num_bytes = stage.finish() - region.end
+    header = encode_batch_header(
+        BatchHeader(sequence, region.end, num_bytes, records), region.nonce
+    )
+    buffer = aligned_buffer(header_bytes)
+    buffer[:] = header
+    region.file.write_from([buffer], region.end)
+    region.file.sync()
+    region.end += num_bytes
+    region.grow(region.num_records + len(items))
+    return Appended(records, num_bytes)

@@ -1,0 +1,158 @@
+"""Opening: what lies in the directory becomes regions and an index that agree.
+
+regions   opened by their headers (regions.py)
+index     probed in a child; damaged: rebuilt; of another version: set aside and rebuilt
+replay    batches of the log that the index has not seen; after a rebuild, all of them
+agreement records of regions that are gone are dropped, files without a batch removed
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass
+
+import lmdb
+
+from moontide.transfer.types import PAGE_BYTES
+
+from ..errors import Corrupt
+from .committer import remove_namespace
+from .index import NvmeIndex, Position, Put, Remove, file_bytes
+from .log import changes_of
+from .log_format import BatchHeader, RecordKind, UnknownVersion
+from .probe import Verdict, probe
+from .region import Region
+from .regions import INDEX_DIRECTORY, Regions
+from .settings import NvmeSettings
+from .storage import DISK_ERRORS, Storage
+
+_log = logging.getLogger(__name__)
+_REPLAY_CHANGES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    regions: Regions
+    index: NvmeIndex
+    sequence: int  # of the next batch
+    rebuilt: bool
+
+
+def recover(settings: NvmeSettings, storage: Storage) -> Recovered:
+    """Raises one of DISK_ERRORS when the directory cannot be used at all."""
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    regions = Regions(settings, storage)
+    regions.scan()
+    while regions.used_bytes(0) > settings.capacity_bytes and (oldest := regions.oldest()):
+        regions.remove(oldest)
+    index, rebuilt = _open_index(settings, storage, regions)
+    try:
+        index.check_readers()
+        replay = _Replay(regions, index)
+        replay.run()
+        _agree(regions, index)
+    except BaseException:
+        index.close()
+        regions.close()
+        raise
+    return Recovered(regions, index, replay.sequence, rebuilt and bool(regions.live))
+
+
+def _open_index(
+    settings: NvmeSettings, storage: Storage, regions: Regions
+) -> tuple[NvmeIndex, bool]:
+    """The index, and whether it is empty because the old one was of no use."""
+    path = settings.directory / INDEX_DIRECTORY
+    verdict = probe(path)
+    if verdict is Verdict.SOUND and file_bytes(path) <= settings.index_map_bytes:
+        try:
+            return NvmeIndex(path, settings.index_map_bytes, storage), False
+        except (lmdb.Error, UnknownVersion) as error:
+            _log.warning("nvme_index_unusable reason=%s", error)
+    elif verdict is Verdict.OTHER_VERSION:
+        _log.warning("nvme_index_set_aside path=%s", path)
+        regions.set_aside(path)
+    elif verdict is Verdict.DAMAGED:
+        _log.warning("nvme_index_damaged path=%s", path)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.exists() or path.is_symlink():
+        regions.set_aside(path)
+    return NvmeIndex(path, settings.index_map_bytes, storage), True
+
+
+class _Replay:
+    """Brings the index up to the end of the log."""
+
+    def __init__(self, regions: Regions, index: NvmeIndex) -> None:
+        self._regions = regions
+        self._index = index
+        self._start = index.position() or Position(0, 0, 1)
+        self._changes: list[Put | Remove] = []
+        self.sequence = self._start.sequence
+
+    def run(self) -> None:
+        for region in list(self._regions.live.values()):
+            if region.id >= self._start.region:
+                self._replay(region)
+
+    def _replay(self, region: Region) -> None:
+        """Afterwards the region ends with its last batch. What cannot be read counts as absent."""
+        end = self._start.offset if region.id == self._start.region else PAGE_BYTES
+        end = min(end, region.end)
+        try:
+            for batch in region.batches(end):
+                self._take(batch)
+                end = batch.offset + batch.num_bytes
+        except DISK_ERRORS as error:
+            _log.warning("nvme_region_unreadable path=%s reason=%s", region.file.path, error)
+        self._apply(Position(region.id, end, self.sequence))
+        if end < region.end:
+            region.file.truncate(end)
+            region.end = end
+
+    def _take(self, batch: BatchHeader) -> None:
+        self.sequence = max(self.sequence, batch.sequence + 1)
+        try:
+            self._changes += changes_of(batch.records)
+        except Corrupt as error:
+            _log.warning("nvme_batch_skipped offset=%d reason=%s", batch.offset, error)
+        for record in batch.records:
+            if record.kind is RecordKind.CLEARED:
+                self._apply(None)
+                remove_namespace(self._index, record.body[1:].hex())
+        if len(self._changes) >= _REPLAY_CHANGES:
+            self._apply(None)
+
+    def _apply(self, position: Position | None) -> None:
+        while self._changes or position is not None:
+            try:
+                self._index.apply(self._changes, position)
+            except lmdb.MapFullError:
+                victim = self._regions.oldest()
+                if victim is None:
+                    raise
+                _log.warning("nvme_index_full dropping=%d", victim.id)
+                self._regions.remove(victim)
+                purge(self._index, victim.id)
+                continue
+            self._changes = []
+            return
+
+
+def _agree(regions: Regions, index: NvmeIndex) -> None:
+    placed = index.regions()
+    for region_id in placed.keys() - regions.live.keys():
+        purge(index, region_id)
+    for region in list(regions.live.values()):
+        if region.end <= PAGE_BYTES:
+            regions.remove(region)
+        else:
+            region.grow(placed.get(region.id, 0))
+
+
+def purge(index: NvmeIndex, region: int) -> None:
+    has_more = True
+    while has_more:
+        _, has_more = index.purge(region)

@@ -1,0 +1,157 @@
+"""One region file: batches appended by the writer, read by any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from moontide.transfer import FileAccess, aligned_buffer
+from moontide.transfer.types import PAGE_BYTES
+
+from ..errors import Corrupt
+from .log_format import (
+    NONCE_BYTES,
+    BatchHeader,
+    RegionHeader,
+    decode_batch_header,
+    decode_region_header,
+    encode_region_header,
+    peek_batch_header,
+)
+from .storage import RegionFile, Storage
+
+_SCAN_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 64 << 20
+
+
+class Region:
+    """`end` is where the next batch goes (bytes), `num_records` the ordinal of its first record.
+    The writer changes them; `use` and `retire` may be called by any thread."""
+
+    def __init__(self, header: RegionHeader, file: RegionFile, *, end: int = PAGE_BYTES) -> None:
+        self.id = header.region
+        self.nonce = header.nonce
+        self.file = file
+        self.end = end
+        self.num_records = 0
+        self._hot = bytearray()  # one byte a record: touched since written
+        self._lock = threading.Lock()
+        self._users = 0
+        self._retired = False
+
+    @classmethod
+    def create(cls, storage: Storage, path: Path, region: int, num_bytes: int) -> Region:
+        """A new region under `path`, all of its bytes reserved. A crash leaves at most a draft
+        (`path` + `.draft`). Raises one of DISK_ERRORS, leaving nothing."""
+        header = RegionHeader(region, secrets.token_bytes(NONCE_BYTES))
+        draft = path.with_name(path.name + DRAFT_SUFFIX)
+        file = storage.open_file(draft, FileAccess.CREATE)
+        try:
+            file.reserve(num_bytes)
+            page = aligned_buffer(PAGE_BYTES)
+            page[:] = encode_region_header(header)
+            file.write_from([page], 0)
+            file.sync()
+            storage.rename(draft, path)
+        except BaseException:
+            file.close()
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        file.path = path
+        return cls(header, file)
+
+    @classmethod
+    def open(cls, storage: Storage, path: Path) -> Region:
+        """Raises UnknownVersion, Corrupt, or one of DISK_ERRORS. Its end is that of the file."""
+        file = storage.open_file(path, FileAccess.WRITE)
+        try:
+            size = file.size()
+            if size < PAGE_BYTES:
+                raise Corrupt(f"region file {path} has {size} bytes")
+            page = aligned_buffer(PAGE_BYTES)
+            file.read_into([page], 0)
+            return cls(decode_region_header(bytes(page)), file, end=size)
+        except BaseException:
+            file.close()
+            raise
+
+    def batches(self, start: int) -> Iterator[BatchHeader]:
+        """The batches from offset `start` on, in order. A damaged header is stepped over: the next
+        batch is found by its magic, the region's nonce and its checksum. Raises one of
+        DISK_ERRORS."""
+        offset, size = max(start, PAGE_BYTES), self.file.size()
+        while offset + PAGE_BYTES <= size:
+            try:
+                batch = self._batch_at(offset, size)
+            except Corrupt:
+                offset = self._next_header(offset + PAGE_BYTES, size)
+                continue
+            yield batch
+            offset = batch.offset + batch.num_bytes
+
+    def touch(self, ordinal: int) -> None:
+        """Marks a record as hot, unless it is of a past life of the process."""
+        if ordinal < len(self._hot):
+            self._hot[ordinal] = 1
+
+    def grow(self, num_records: int) -> None:
+        self.num_records = num_records
+        self._hot.extend(bytes(max(0, num_records - len(self._hot))))
+
+    def hot_ordinals(self) -> list[int]:
+        return [ordinal for ordinal, is_hot in enumerate(self._hot) if is_hot]
+
+    def use(self) -> bool:
+        """Keeps the file open until `leave`. False: the region is gone."""
+        with self._lock:
+            self._users += not self._retired
+            return not self._retired
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            is_last = self._retired and self._users == 0
+        if is_last:
+            self.file.close()
+
+    def retire(self) -> None:
+        """No new users; the file is closed with the last one."""
+        with self._lock:
+            is_last = not self._retired and self._users == 0
+            self._retired = True
+        if is_last:
+            self.file.close()
+
+    def _batch_at(self, offset: int, size: int) -> BatchHeader:
+        page = aligned_buffer(PAGE_BYTES)
+        self.file.read_into([page], offset)
+        header_bytes = peek_batch_header(bytes(page), self.nonce, offset)
+        if header_bytes > min(size - offset, _MAX_HEADER_BYTES):
+            raise Corrupt(f"the batch header at {offset} claims {header_bytes} bytes")
+        if header_bytes > PAGE_BYTES:
+            page = aligned_buffer(header_bytes)
+            self.file.read_into([page], offset)
+        batch = decode_batch_header(bytes(page))
+        if batch.offset + batch.num_bytes > size:
+            raise Corrupt(f"the batch at {offset} goes past the end of its region")
+        return batch
+
+    def _next_header(self, start: int, size: int) -> int:
+        """Offset of the next page that begins like a batch header, or `size`."""
+        buffer = aligned_buffer(_SCAN_BYTES)
+        for offset in range(start, size, _SCAN_BYTES):
+            window = buffer[: min(_SCAN_BYTES, (size - offset) // PAGE_BYTES * PAGE_BYTES)]
+            self.file.read_into([window], offset)
+            for position in range(0, len(window), PAGE_BYTES):
+                with contextlib.suppress(Corrupt):
+                    page = bytes(window[position : position + PAGE_BYTES])
+                    peek_batch_header(page, self.nonce, offset + position)
+                    return offset + position
+        return size
+
+
+DRAFT_SUFFIX = ".draft"

@@ -1,0 +1,151 @@
+"""All regions of the tier: which are there, which is written, which goes next."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from pathlib import Path
+
+from ..errors import Corrupt
+from .log_format import UnknownVersion
+from .region import DRAFT_SUFFIX, Region
+from .settings import NvmeSettings
+from .storage import DISK_ERRORS, Storage
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"region-([0-9a-f]{8})\.log")
+_DRAFT = re.compile(_NAME.pattern + re.escape(DRAFT_SUFFIX))
+INDEX_DIRECTORY = "index"
+SET_ASIDE_DIRECTORY = "set-aside"
+
+
+class Regions:
+    """The region files of a directory. `live` maps ids to regions, oldest first; a region that is
+    not in it is gone, whatever the index still says. Only the writer's thread changes anything
+    once the tier is open."""
+
+    def __init__(self, settings: NvmeSettings, storage: Storage) -> None:
+        self._settings = settings
+        self._storage = storage
+        self._directory = settings.directory
+        self._floor = settings.free_floor()
+        self.live: dict[int, Region] = {}
+        self.active: Region | None = None
+        self.foreign: list[str] = []
+        self.set_aside_names: list[str] = []
+        self._set_aside_bytes = 0
+        self._next_id = 1
+
+    def scan(self) -> None:
+        """Finds what lies in the directory: regions are opened, drafts and damaged regions of ours
+        removed, those of another format version set aside, foreign files left alone."""
+        found: dict[int, Region] = {}
+        for path in sorted(self._directory.iterdir()):
+            if path.name in (INDEX_DIRECTORY, SET_ASIDE_DIRECTORY):
+                continue
+            name = _NAME.fullmatch(path.name)
+            if name is not None and path.is_file() and not path.is_symlink():
+                self._next_id = max(self._next_id, int(name[1], 16) + 1)
+                self._adopt(path, found)
+            elif _DRAFT.fullmatch(path.name) and path.is_file():
+                _log.info("nvme_draft_removed path=%s", path)
+                path.unlink()
+            else:
+                _log.warning("nvme_foreign_file path=%s", path)
+                self.foreign.append(path.name)
+        self.live = {region: found[region] for region in sorted(found)}
+        self._next_id = max([self._next_id, *(region + 1 for region in found)])
+        self._count_set_aside()
+
+    def _adopt(self, path: Path, found: dict[int, Region]) -> None:
+        try:
+            region = Region.open(self._storage, path)
+        except UnknownVersion as error:
+            _log.warning("nvme_region_set_aside path=%s reason=%s", path, error)
+            self.set_aside(path)
+            return
+        except (Corrupt, *DISK_ERRORS) as error:
+            _log.warning("nvme_region_damaged path=%s reason=%s", path, error)
+            self._storage.unlink(path)
+            return
+        if region.id in found:
+            _log.warning("nvme_region_twice path=%s other=%s", path, found[region.id].file.path)
+            region.file.close()
+            self.set_aside(path)
+            return
+        found[region.id] = region
+
+    def set_aside(self, path: Path) -> None:
+        """Moves what is not ours to judge out of the way; it keeps counting as used."""
+        shelf = self._directory / SET_ASIDE_DIRECTORY
+        shelf.mkdir(exist_ok=True)
+        target, number = shelf / path.name, 1
+        while target.exists():
+            number += 1
+            target = shelf / f"{path.name}.{number}"
+        self._storage.rename(path, target)
+
+    def create(self) -> Region:
+        """A new active region; the caller has made room. Raises one of DISK_ERRORS."""
+        path = self._directory / f"region-{self._next_id:08x}.log"
+        region = Region.create(self._storage, path, self._next_id, self._settings.region_size)
+        self._next_id += 1
+        self.active = self.live[region.id] = region
+        return region
+
+    def seal(self) -> None:
+        """Ends the active region: it is cut to what was written. One without a batch goes."""
+        region, self.active = self.active, None
+        if region is None:
+            return
+        if region.num_records == 0:
+            self.remove(region)
+            return
+        with contextlib.suppress(*DISK_ERRORS):  # then it stays longer than it need be
+            region.file.truncate(region.end)
+
+    def oldest(self) -> Region | None:
+        """The region that is evicted next; never the active one."""
+        for region in self.live.values():
+            if region is not self.active:
+                return region
+        return None
+
+    def remove(self, region: Region) -> None:
+        """Its entries are gone at once. A file that cannot be removed is found at next start."""
+        self.live.pop(region.id, None)
+        region.retire()
+        try:
+            self._storage.unlink(region.file.path)
+        except DISK_ERRORS as error:
+            _log.error("nvme_region_stays path=%s reason=%s", region.file.path, error)
+
+    def used_bytes(self, index_bytes: int) -> int:
+        """On disk: regions (the active one is reserved whole), index, files set aside."""
+        total = index_bytes + self._set_aside_bytes
+        for region in list(self.live.values()):
+            total += self._settings.region_size if region is self.active else region.end
+        return total
+
+    def excess_bytes(self, index_bytes: int, *, wanted: int) -> int:
+        """How much must go before `wanted` more bytes keep capacity and free-space floor; ≤ 0:
+        nothing."""
+        over = self.used_bytes(index_bytes) + wanted - self._settings.capacity_bytes
+        room = self._storage.free_bytes(self._directory) - self._floor
+        return max(over, wanted - room)
+
+    def is_direct(self) -> bool:
+        return all(region.file.is_direct for region in list(self.live.values()))
+
+    def close(self) -> None:
+        for region in self.live.values():
+            region.retire()
+
+    def _count_set_aside(self) -> None:
+        shelf = self._directory / SET_ASIDE_DIRECTORY
+        paths = [path for path in sorted(shelf.rglob("*")) if path.is_file()]
+        self.set_aside_names = [str(path.relative_to(shelf)) for path in paths]
+        self._set_aside_bytes = sum(path.stat().st_blocks * 512 for path in paths)
+        if self._set_aside_bytes:
+            _log.warning("nvme_set_aside bytes=%d path=%s", self._set_aside_bytes, shelf)

@@ -1,0 +1,189 @@
+"""Room on the tier: opens regions, evicts the oldest, carries hot entries over.
+
+Before a region is opened there is room for it; right after, the oldest goes, and its entries that
+were touched since they were written are written anew. Without that, a log forgets what it needs
+most. Limits: capacity and free-space floor, 80 % of the index, the number of entries and regions.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator, Sequence
+
+from moontide.transfer import aligned_buffer
+from moontide.transfer.types import PAGE_BYTES, align_up
+
+from .counters import WriterCounters
+from .index import CHUNK_RECORDS, NvmeIndex
+from .log import Log
+from .log_writer import CopiedItem, Item, batch_bytes, fitting
+from .records import EntryRecord
+from .region import Region
+from .regions import Regions
+from .settings import NvmeSettings
+from .storage import DISK_ERRORS
+
+_log = logging.getLogger(__name__)
+MAX_REGIONS = 400
+"""Each is an open file."""
+MAX_INDEX_RATIO = 0.8
+_COPY_BYTES = 8 << 20
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Space:
+    """Used by the writer's thread alone. Methods raise one of DISK_ERRORS; `removed` collects what
+    was evicted until someone takes it."""
+
+    def __init__(
+        self,
+        settings: NvmeSettings,
+        regions: Regions,
+        index: NvmeIndex,
+        log: Log,
+        *,
+        counters: WriterCounters,
+    ) -> None:
+        self._settings = settings
+        self._regions = regions
+        self._index = index
+        self._log = log
+        self._counters = counters
+        self._unpurged: list[int] = []
+        self._index_bytes = index.file_bytes()  # when the last region was opened
+        self.removed: list[EntryRecord] = []
+
+    def can_ever_fit(self, item: Item) -> bool:
+        return batch_bytes([item]) <= self._settings.region_size - PAGE_BYTES
+
+    def make_room(self, items: Sequence[Item]) -> int:
+        """How many of the leading items fit into the active region: at least one, which must be
+        able to (`can_ever_fit`)."""
+        count = fitting(items[:CHUNK_RECORDS], self._room())
+        if count == 0:
+            self._next_region(batch_bytes(items[:1]))
+            count = fitting(items[:CHUNK_RECORDS], self._room())
+        return count
+
+    def shrink(self) -> None:
+        """Evicts until all limits hold."""
+        while self._is_over_limits():
+            if self._regions.oldest() is None:
+                self._regions.seal()
+            victim = self._regions.oldest()
+            if victim is None:
+                return
+            self._evict(victim, budget=0)
+
+    def remove_all(self) -> None:
+        """Every region goes, and with them all entries."""
+        self._regions.seal()
+        for region in list(self._regions.live.values()):
+            self._remove(region)
+        self.purge()
+
+    def purge(self) -> None:
+        """Takes what lay in removed regions out of the index."""
+        while self._unpurged:
+            gone, has_more = self._index.purge(self._unpurged[0])
+            self.removed += gone
+            self._counters.evictions += len(gone)
+            if not has_more:
+                self._unpurged.pop(0)
+
+    def _room(self) -> int:
+        active = self._regions.active
+        return 0 if active is None else self._settings.region_size - active.end
+
+    def _next_region(self, needed: int) -> None:
+        """Opens a region that can take a batch of `needed` bytes."""
+        size = self._settings.region_size
+        self._regions.seal()
+        while self._lacks_room_for(size):
+            victim = self._regions.oldest()
+            if victim is None:
+                raise OSError(errno.ENOSPC, "no room for a region within capacity and floor")
+            self._evict(victim, budget=0)
+        self._create()
+        index_bytes = self._index.file_bytes()
+        ahead = size + max(0, index_bytes - self._index_bytes)
+        self._index_bytes = index_bytes
+        budget = min(size // 2, size - PAGE_BYTES - needed)
+        while self._lacks_room_for(ahead) and (victim := self._regions.oldest()) is not None:
+            budget -= self._evict(victim, budget=budget)
+            if self._regions.active is None:  # carrying over failed
+                self._create()
+
+    def _create(self) -> None:
+        while True:
+            try:
+                self._regions.create()
+                return
+            except DISK_ERRORS as error:
+                victim = self._regions.oldest()
+                if victim is None or getattr(error, "errno", None) not in _DISK_FULL:
+                    raise
+                _log.warning("nvme_disk_full evicting=%d", victim.id)
+                self._counters.disk_errors += 1
+                self._evict(victim, budget=0)
+
+    def _lacks_room_for(self, num_bytes: int) -> bool:
+        excess = self._regions.excess_bytes(self._index.file_bytes(), wanted=num_bytes)
+        return excess > 0 or len(self._regions.live) >= MAX_REGIONS
+
+    def _is_over_limits(self) -> bool:
+        return (
+            self._regions.excess_bytes(self._index.file_bytes(), wanted=0) > 0
+            or self._index.used_ratio() >= MAX_INDEX_RATIO
+            or self._index.num_entries() > self._settings.entry_limit
+        )
+
+    def _evict(self, region: Region, *, budget: int) -> int:
+        """Removes a region after carrying hot entries over, in at most `budget` bytes of the active
+        region; returns how many it took."""
+        used = 0
+        try:
+            for items in self._hot_items(region):
+                size = batch_bytes(items)
+                if used + size > budget:
+                    break
+                self._log.commit(items)
+                used += size
+                self._counters.reinserted += len(items)
+        except DISK_ERRORS as error:
+            self._counters.disk_errors += 1
+            _log.warning("nvme_carry_over_failed region=%d reason=%s", region.id, error)
+        self._remove(region)
+        self.purge()
+        return used
+
+    def _remove(self, region: Region) -> None:
+        self._regions.remove(region)
+        self._unpurged.append(region.id)
+
+    def _hot_items(self, region: Region) -> Iterator[list[Item]]:
+        ordinals = region.hot_ordinals()
+        items: list[Item] = []
+        num_bytes = 0
+        for start in range(0, len(ordinals), CHUNK_RECORDS):
+            for record in self._index.at(region.id, ordinals[start : start + CHUNK_RECORDS]):
+                item = CopiedItem(record, _stored_bytes(region, record))
+                if items and num_bytes + item.most_bytes > _COPY_BYTES:
+                    yield items
+                    items, num_bytes = [], 0
+                items.append(item)
+                num_bytes += item.most_bytes
+            if items:
+                yield items
+                items, num_bytes = [], 0
+
+
+def _stored_bytes(region: Region, record: EntryRecord) -> memoryview:
+    """From the record's offset to the end of its last extent, as they lie in the file."""
+    last = record.extents[-1]
+    start = record.offset // PAGE_BYTES * PAGE_BYTES
+    end = last.offset + last.stored_length
+    buffer = aligned_buffer(align_up(end - start, PAGE_BYTES))
+    region.file.read_into([buffer], start)
+    return buffer[record.offset - start : end - start]

@@ -1,0 +1,282 @@
+"""The NVMe tier as its user sees it: calls on one thread, none of which waits for the disk."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from ..errors import InvalidRequest
+from .codec import Codec
+from .committer import Committer
+from .counters import CallCounters, ReaderCounters, WriterCounters
+from .log import Log
+from .operations import Clear, Drop, Flush, Operation, Outcome, Write
+from .reader import Reader
+from .records import EntryRecord
+from .recovery import Recovered, recover
+from .settings import NvmeSettings
+from .space import Space
+from .storage import DISK_ERRORS, Storage
+from .types import (
+    Done,
+    ExtentRead,
+    NvmeEntry,
+    NvmeLocation,
+    NvmeStats,
+    NvmeWrite,
+    Post,
+    ReadDone,
+)
+from .writer import Writer
+
+_log = logging.getLogger(__name__)
+_PAGE_RECORDS = 1000
+_MAX_PENDING_EXTENTS = 1 << 16
+_MAX_HIDDEN = 100_000
+_Key = TypeVar("_Key")
+Notify = Callable[[Sequence[NvmeEntry]], None]
+
+
+class NvmeTier:
+    """A cache of entries on one directory of a disk.
+
+    All methods and callbacks run on the thread that opened it (the daemon's loop); none waits for
+    the disk, `open` and `close` aside, and `locate`, `touch` and `entries` where a page of the
+    index is not in memory. A call that answers False was not taken: a bounded queue is full, its
+    `done` is never called; retry later. Every `done` of a call that was taken runs exactly once.
+
+    An entry is visible from the moment it is durable, and `on_stored` tells; it leaves by `drop`,
+    `clear`, damage or eviction, and `on_removed` tells (not after `clear`). What a pending write,
+    drop or clear names is not located. Disk errors are counted and fail the operation; the tier
+    goes on."""
+
+    @classmethod
+    def open(
+        cls,
+        settings: NvmeSettings,
+        *,
+        post: Post,
+        on_stored: Notify,
+        on_removed: Notify,
+        storage: Storage | None = None,
+    ) -> NvmeTier:
+        """Recovers what the directory holds; whoever calls holds the lock on it. Blocks: about 30 s
+        for 10^6 entries. Raises OSError, FileFailed or lmdb.Error when the disk cannot be used."""
+        storage = storage or Storage()
+        return cls(settings, recover(settings, storage), post, on_stored, on_removed)
+
+    def __init__(
+        self,
+        settings: NvmeSettings,
+        recovered: Recovered,
+        post: Post,
+        on_stored: Notify,
+        on_removed: Notify,
+    ) -> None:
+        """Use `open`."""
+        self._settings = settings
+        self._regions = recovered.regions
+        self._index = recovered.index
+        self._rebuilt = recovered.rebuilt
+        self._post = post
+        self._on_stored = on_stored
+        self._on_removed = on_removed
+        self._calls = CallCounters()
+        self._writes = WriterCounters()
+        self._reads = ReaderCounters()
+        self._hidden: Counter[bytes] = Counter()  # entries a pending operation names
+        self._hidden_namespaces: Counter[str | None] = Counter()  # None: all of them
+        log = Log(self._regions, self._index, sequence=recovered.sequence, counters=self._writes)
+        space = Space(settings, self._regions, self._index, log, counters=self._writes)
+        codec = Codec() if settings.compression == "auto" else None
+        self._writer = Writer(
+            Committer(space, log, self._index, codec=codec, counters=self._writes),
+            lambda outcome: post(lambda: self._publish(outcome)),
+            max_operations=settings.queue_entries,
+            max_bytes=settings.queue_bytes,
+        )
+        self._reader = Reader(
+            num_threads=settings.num_readers,
+            max_extents=_MAX_PENDING_EXTENTS,
+            on_damaged=lambda location: post(lambda: self._drop_damaged(location)),
+            counters=self._reads,
+        )
+
+    def locate(self, entries: Sequence[bytes]) -> list[NvmeLocation | None]:
+        """Where each entry lies; None: a miss."""
+        try:
+            found = self._index.find(entries)
+        except DISK_ERRORS as error:
+            self._calls.disk_errors += 1
+            _log.error("nvme_disk_error action=locate reason=%s", error)
+            found = [None] * len(entries)
+        live = self._regions.live
+        if self._hidden or self._hidden_namespaces:
+            found = [None if r is None or self._is_hidden(r) else r for r in found]
+        found = [None if r is None or r.region not in live else r for r in found]
+        hits = len(found) - found.count(None)
+        self._calls.hits += hits
+        self._calls.misses += len(found) - hits
+        return found
+
+    def write(self, write: NvmeWrite, done: Done) -> bool:
+        """Stores an entry, replacing one of that name. `done(False)`: it was not stored (disk error
+        or larger than a region); the one it should have replaced may then be located again."""
+        if not self._submit(Write(write, done)):
+            self._calls.refused_writes += 1
+            return False
+        self._hidden[write.entry] += 1
+        return True
+
+    def read(self, requests: Sequence[ExtentRead], done: ReadDone) -> bool:
+        """Brings extents in; `done` gets one result each. True: the destination holds the extent,
+        verified. False: it holds anything; the entry was damaged (and is dropped) or has gone."""
+        for location, extent, destination in requests:
+            if destination.nbytes != location.extent_lengths[extent]:
+                raise InvalidRequest(
+                    f"destination of {destination.nbytes} bytes for extent {extent} of "
+                    f"{location.extent_lengths[extent]}"
+                )
+        for region, ordinal in {(r.location.region, r.location.ordinal) for r in requests}:
+            self._touch(region, ordinal)
+        return self._reader.submit(
+            requests, self._regions.live, lambda results: self._post(lambda: done(results))
+        )
+
+    def drop(self, entries: Sequence[bytes], done: Done) -> bool:
+        """Removes entries; absent ones are fine. They are not located from now on; `done` comes
+        once that is durable. `done(False)`: only until the process ends."""
+        if not self._submit(Drop(list(entries), done)):
+            return False
+        self._hidden.update(entries)
+        return True
+
+    def clear(self, namespace: str | None, done: Done) -> bool:
+        """Removes all entries of a namespace (digest in hex; "": string entries), or everything
+        (None). As `drop`."""
+        if not self._submit(Clear(namespace, done)):
+            return False
+        self._hidden_namespaces[namespace] += 1
+        return True
+
+    def touch(self, entries: Sequence[bytes]) -> None:
+        """Entries in use elsewhere: they are kept when their region goes. `read` does it itself."""
+        for location in self.locate(entries):
+            if location is not None:
+                self._touch(location.region, location.ordinal)
+
+    def entries(self) -> Iterator[tuple[str, list[bytes]]]:
+        """All entries, some hundred at a time, each group of one namespace. What comes and goes
+        meanwhile may be missing or there."""
+        after = b""
+        while True:
+            records, after = self._index.scan(after, _PAGE_RECORDS)
+            groups: dict[str, list[bytes]] = {}
+            for record in records:
+                if record.region in self._regions.live and not self._is_hidden(record):
+                    groups.setdefault(record.namespace, []).append(record.entry)
+            yield from groups.items()
+            if not after:
+                return
+
+    def flush(self, done: Done) -> bool:
+        """`done` once all that was taken before is durable; True if all of it succeeded since the
+        last flush."""
+        return self._submit(Flush(done))
+
+    def stats(self) -> NvmeStats:
+        index_bytes, entries = self._index.file_bytes(), self._index.num_entries()
+        writes, reads, calls = self._writes, self._reads, self._calls
+        return NvmeStats(
+            capacity_bytes=self._settings.capacity_bytes,
+            used_bytes=self._regions.used_bytes(index_bytes),
+            index_bytes=index_bytes,
+            regions=len(self._regions.live),
+            entries=entries,
+            flushed=entries,
+            pending_writes=self._writer.pending,
+            pending_reads=self._reader.pending,
+            hits=calls.hits,
+            misses=calls.misses,
+            evictions=writes.evictions,
+            reinserted=writes.reinserted,
+            removals=writes.removals,
+            bytes_in=writes.bytes_in,
+            bytes_written=writes.bytes_written,
+            bytes_out=reads.bytes_out,
+            corrupt=reads.corrupt,
+            disk_errors=writes.disk_errors + reads.disk_errors + calls.disk_errors,
+            refused_writes=calls.refused_writes,
+            failed_writes=writes.failed_writes,
+            is_direct=self._regions.is_direct(),
+            index_rebuilt=self._rebuilt,
+            foreign_files=tuple(self._regions.foreign),
+            set_aside_files=tuple(self._regions.set_aside_names),
+        )
+
+    def close(self, timeout_s: float) -> None:
+        """Blocks until what is queued is durable, at most so long; the rest fails. Call it once;
+        outstanding `done`s still go through `post`. No other call may follow."""
+        readers_ended = self._reader.close(timeout_s)
+        writer_ended = self._writer.close(timeout_s)
+        if readers_ended and writer_ended:
+            self._regions.close()
+            self._index.close()
+        else:  # a thread hangs in the disk: its files end with the process
+            _log.error("nvme_close_late timeout_s=%s", timeout_s)
+
+    def _submit(self, operation: Operation) -> bool:
+        return self._writer.submit(operation)
+
+    def _touch(self, region_id: int, ordinal: int) -> None:
+        region = self._regions.live.get(region_id)
+        if region is not None:
+            region.touch(ordinal)
+
+    def _is_hidden(self, record: EntryRecord) -> bool:
+        if record.entry in self._hidden:
+            return True
+        namespaces = self._hidden_namespaces
+        return bool(namespaces) and (None in namespaces or record.namespace in namespaces)
+
+    def _drop_damaged(self, location: NvmeLocation) -> None:
+        """A full queue does not matter: the next read finds the damage again."""
+        at = (location.region, location.ordinal)
+        if self._submit(Drop([location.entry], _ignore, at)):
+            self._hidden[location.entry] += 1
+
+    def _publish(self, outcome: Outcome) -> None:
+        for operation, is_good in outcome.results:
+            self._unhide(operation, is_good)
+        if outcome.removed:
+            self._on_removed(outcome.removed)
+        if outcome.stored:
+            self._on_stored(outcome.stored)
+        for operation, is_good in outcome.results:
+            operation.done(is_good)
+
+    def _unhide(self, operation: Operation, is_good: bool) -> None:
+        """A removal that is not durable stays hidden for as long as the process lives."""
+        if isinstance(operation, Write):
+            _uncount(self._hidden, operation.write.entry)
+        elif isinstance(operation, Drop):
+            if is_good:
+                for entry in operation.entries:
+                    _uncount(self._hidden, entry)
+            elif len(self._hidden) > _MAX_HIDDEN:
+                self._hidden_namespaces[None] += 1
+        elif isinstance(operation, Clear) and is_good:
+            _uncount(self._hidden_namespaces, operation.namespace)
+
+
+def _uncount(counts: Counter[_Key], key: _Key) -> None:
+    if counts[key] > 1:
+        counts[key] -= 1
+    else:
+        del counts[key]
+
+
+def _ignore(_: bool) -> None:
+    pass
