@@ -2,34 +2,124 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from moontide.kvstore.bench import Report
+from moontide.kvstore.bench import Report, Row
 from moontide.kvstore.service import CommandFailed, guarded
 
 from ..errors import ModelError
-from ..model import load_model
-from .processes import serving
-from .serve import ServeBench
+from ..model import LoadedModel, load_model
+from .caches import CachesBench
+from .handoff import HandoffBench
+from .measuring import Prompts
+from .processes import Cluster, running_cluster, running_worker_without_store
+from .tbt import TokenGapsBench
+from .tiers import TiersBench
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    model: str
+    dram: str
+    nvme: str
+    prompt_tokens: int
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Runs one group of rows on a cluster of its own."""
+
+    settings: _Settings
+    model: LoadedModel
+    directory: Path
+
+    def caches(self) -> list[Row]:
+        with (
+            self._cluster("--both", "1") as cluster,
+            running_worker_without_store(
+                self.directory, self.settings.model, cluster.token_file
+            ) as storeless,
+        ):
+            bench = CachesBench(self.model, cluster, storeless, self._prompts(7), _say)
+            return bench.run(self.settings.pairs)
+
+    def tiers(self) -> list[Row]:
+        nvme = ("--nvme", self.settings.nvme)
+        with self._cluster("--nodes", "2", "--both", "2", *nvme) as cluster:
+            bench = TiersBench(self.model.name, cluster, self._prompts(8), _say)
+            return bench.run(self.settings.pairs)
+
+    def handoff(self) -> list[Row]:
+        with self._cluster("--nodes", "2", "--prefill", "1", "--decode", "1") as cluster:
+            bench = HandoffBench(self.model.name, cluster, self._prompts(9), _say)
+            return bench.run(self.settings.pairs)
+
+    def tbt(self) -> list[Row]:
+        one_thread = {"MOONTIDE_WORKER_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        roles = ("--nodes", "2", "--prefill", "1", "--decode", "1")
+        with self._cluster(*roles, environment=one_thread) as cluster:
+            bench = TokenGapsBench(self.model.name, cluster, self._prompts(10), _say)
+            return bench.run(self.settings.pairs)
+
+    def _prompts(self, seed: int) -> Prompts:
+        return Prompts(self.model.config.vocab_size, self.settings.prompt_tokens, seed)
+
+    @contextlib.contextmanager
+    def _cluster(
+        self, *flags: str, environment: Mapping[str, str] | None = None
+    ) -> Iterator[Cluster]:
+        _say(f"starting a cluster: {' '.join(flags)}")
+        shared = ("--model", self.settings.model, "--dram", self.settings.dram)
+        with running_cluster(self.directory, *shared, *flags, environment=environment) as cluster:
+            yield cluster
+
+
+_CASES: Mapping[str, Callable[[_Case], list[Row]]] = {
+    "caches": _Case.caches,
+    "tiers": _Case.tiers,
+    "handoff": _Case.handoff,
+    "tbt": _Case.tbt,
+}
 
 
 @click.command()
 @click.option("--model", default="smollm2", show_default=True, help="As of `moontide worker`")
-@click.option("--dram", default="1GiB", show_default=True, help="Size of the pool")
+@click.option("--dram", default="1GiB", show_default=True, help="Size of each node's pool")
+@click.option("--nvme", default="2GiB", show_default=True, help="Size of each node's NVMe tier")
 @click.option("--prompt-tokens", default=1500, show_default=True, type=click.IntRange(128, 8000))
 @click.option(
     "--pairs", default=15, show_default=True, type=click.IntRange(1, 1000), help="Per comparison"
 )
+@click.option(
+    "--case",
+    "cases",
+    multiple=True,
+    type=click.Choice(list(_CASES)),
+    help="Only these; may be repeated",
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the report here")
-def serve(model: str, dram: str, prompt_tokens: int, pairs: int, json_file: Path | None) -> None:
-    """TTFT cold, cached, and the price of storing, interleaved in one run."""
+def serve(
+    model: str,
+    dram: str,
+    nvme: str,
+    prompt_tokens: int,
+    pairs: int,
+    cases: tuple[str, ...],
+    json_file: Path | None,
+) -> None:
+    """TTFT cold, cached in every place and handed over, and gaps between tokens; interleaved."""
+    settings = _Settings(model, dram, nvme, prompt_tokens, pairs)
 
     def run() -> int:
-        report = _measure(model, dram, prompt_tokens, pairs)
+        report = _measure(settings, cases or tuple(_CASES))
         report.show()
         if json_file is not None:
             report.write(json_file)
@@ -38,19 +128,21 @@ def serve(model: str, dram: str, prompt_tokens: int, pairs: int, json_file: Path
     sys.exit(guarded("bench serve", run))
 
 
-def _measure(model: str, dram: str, prompt_tokens: int, pairs: int) -> Report:
+def _measure(settings: _Settings, cases: tuple[str, ...]) -> Report:
     try:
-        loaded = load_model(model)
+        loaded = load_model(settings.model)
     except ModelError as error:
         raise CommandFailed(str(error)) from error
-    _say("starting a cluster and a worker without a store")
-    with (
-        tempfile.TemporaryDirectory(prefix="moontide-bench-") as directory,
-        serving(model, dram, Path(directory)) as served,
-    ):
-        rows = ServeBench(loaded, served, prompt_tokens, _say).run(pairs)
-    settings = {"model": model, "prompt_tokens": str(prompt_tokens), "pairs": str(pairs)}
-    return Report.of(rows, settings)
+    rows = []
+    for case in cases:
+        with tempfile.TemporaryDirectory(prefix="moontide-bench-") as directory:
+            rows += _CASES[case](_Case(settings, loaded, Path(directory)))
+    told = {
+        "model": settings.model,
+        "prompt_tokens": str(settings.prompt_tokens),
+        "pairs": str(settings.pairs),
+    }
+    return Report.of(rows, told)
 
 
 def _say(text: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,53 +16,66 @@ import msgspec
 from moontide.kvstore.service import CommandFailed
 
 _READY_SECONDS = 180.0
-_STOP_SECONDS = 20.0  # `up` ends its children within 10
+_STOP_SECONDS = 50.0  # `up` ends its children in three steps of at most 15
 _POLL_SECONDS = 0.1
 _SHOWN_LINES = 10
 
 
-class _Url(msgspec.Struct):
+class Url(msgspec.Struct, frozen=True):
     url: str
 
 
-class _State(msgspec.Struct):
+class Node(msgspec.Struct, frozen=True):
+    id: str
+    admin: str  # URL
+
+
+class Worker(msgspec.Struct, frozen=True):
+    id: str
+    role: str
+    node: str
+    url: str
+    pid: int
+
+
+class Cluster(msgspec.Struct, frozen=True):
     """The part of `up`'s state file that is needed here."""
 
-    conductor: _Url
+    conductor: Url
     token_file: str
-    workers: list[_Url]
+    nodes: list[Node]
+    workers: list[Worker]
 
+    @property
+    def token(self) -> str:
+        return Path(self.token_file).read_text().strip()
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Where a running cluster answers."""
-
-    conductor: str
-    worker: str
-    worker_without_store: str
-    token: str
+    def worker(self, name: str) -> Worker:
+        return next(worker for worker in self.workers if worker.id == name)
 
 
 @contextlib.contextmanager
-def serving(model: str, dram: str, directory: Path) -> Iterator[Served]:
-    """`moontide up` with one worker, and beside it a worker that has no store. Raises CommandFailed
-    with the log's end when one does not get ready."""
+def running_cluster(
+    directory: Path, *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """`moontide up` with `flags`, ended on leaving. Raises CommandFailed with the log's end when it
+    does not get ready."""
     state_file = directory / "state.json"
-    up = ["up", "--both", "1", "--model", model, "--dram", dram, "--port-base", "0"]
-    up += ["--state-file", str(state_file), "--token-file", str(directory / "token")]
-    with _command(up, directory / "up.log") as cluster:
-        cluster.wait_until(state_file.exists)
-        state = msgspec.json.decode(state_file.read_bytes(), type=_State)
-        plain = ["worker", "--id", "plain", "--listen", "127.0.0.1:0", "--store", "none"]
-        plain += ["--model", model, "--token-file", state.token_file]
-        with _command(plain, directory / "plain.log") as worker:
-            worker.wait_until(lambda: worker.ready_url() is not None)
-            yield Served(
-                conductor=state.conductor.url,
-                worker=state.workers[0].url,
-                worker_without_store=worker.ready_url() or "",
-                token=Path(state.token_file).read_text().strip(),
-            )
+    up = ["up", "--port-base", "0", "--state-file", str(state_file)]
+    up += ["--run-dir", str(directory / "run"), "--token-file", str(directory / "token"), *flags]
+    with _command(up, directory / "up.log", environment or {}) as command:
+        command.wait_until(state_file.exists)
+        yield msgspec.json.decode(state_file.read_bytes(), type=Cluster)
+
+
+@contextlib.contextmanager
+def running_worker_without_store(directory: Path, model: str, token_file: str) -> Iterator[str]:
+    """Its URL; the worker ends on leaving. Raises CommandFailed as above."""
+    plain = ["worker", "--id", "plain", "--listen", "127.0.0.1:0", "--store", "none"]
+    plain += ["--model", model, "--token-file", token_file]
+    with _command(plain, directory / "plain.log", {}) as worker:
+        worker.wait_until(lambda: worker.ready_url() is not None)
+        yield worker.ready_url() or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,9 @@ class _Command:
 
 
 @contextlib.contextmanager
-def _command(arguments: list[str], log: Path) -> Iterator[_Command]:
+def _command(
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> Iterator[_Command]:
     """A running `moontide` command; ended on leaving."""
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -96,6 +112,7 @@ def _command(arguments: list[str], log: Path) -> Iterator[_Command]:
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment},
         )
     try:
         yield _Command(process, log)

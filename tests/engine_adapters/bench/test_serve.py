@@ -28,7 +28,7 @@ def test_every_comparison_is_measured_and_reported(tmp_path: Path, tiny_model_di
     json_file = tmp_path / "report.json"
     result = bench_serve(
         *("--model", str(tiny_model_dir), "--dram", "64MiB", "--pairs", "1"),
-        *("--prompt-tokens", "200", "--json", str(json_file)),
+        *("--prompt-tokens", "200", "--case", "caches", "--json", str(json_file)),
     )
     assert result.returncode == 0, result.stderr
     report = msgspec.json.decode(json_file.read_bytes(), type=Report)
