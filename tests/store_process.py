@@ -96,6 +96,21 @@ class StoreProcess:
         self.start()
 
 
+def start_nodes(start: StartStore, parent: Path, count: int, *flags: str) -> list[StoreProcess]:
+    """`count` stores of one cluster: node-a, node-b, …, with one token and one membership."""
+    token = parent / "cluster-token"
+    if not token.exists():
+        token.touch(mode=0o600)
+        token.write_text("cluster-token-of-the-tests")
+    nodes = []
+    for number in range(count):
+        placed = ("--node-id", f"node-{chr(ord('a') + number)}", "--token-file", str(token))
+        node = start(*placed, "--cluster", f"file:{parent / 'cluster'}", *flags)
+        node.token_file = token
+        nodes.append(node)
+    return nodes
+
+
 @contextlib.contextmanager
 def store_processes(parent: Path) -> Iterator[StartStore]:
     """`start(*flags)` starts a store of 64 MiB unless flags say otherwise; all are killed at the

@@ -1,0 +1,37 @@
+"""Two stores of one cluster that the tests of a module share, with a client each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moontide.kvstore import BlockStore
+
+from ....store_process import StartStore, StoreProcess, start_nodes
+from ...client.helpers import NAMESPACE, client_of, wait_until
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    module_store_daemon: StartStore, tmp_path_factory: pytest.TempPathFactory
+) -> list[StoreProcess]:
+    folder: Path = tmp_path_factory.mktemp("cluster")
+    return start_nodes(module_store_daemon, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
+
+
+@pytest.fixture
+def stores(nodes: list[StoreProcess]) -> Iterator[tuple[BlockStore, BlockStore]]:
+    """Empty; at the end nothing is held, reserved or on its way at either node."""
+    with client_of(nodes[0]) as here, client_of(nodes[1]) as there:
+        here.clear()
+        there.clear()
+        with here.kv(NAMESPACE) as first, there.kv(NAMESPACE) as second:
+            yield first, second
+        for client in (here, there):
+            wait_until(lambda client=client: is_idle(client.stats()))
+
+
+def is_idle(stats: dict[str, object]) -> bool:
+    return not any(stats[name] for name in ("in_flight", "fills", "pins", "tickets", "quarantined"))

@@ -1,0 +1,134 @@
+"""FetchBlocks: every block reserved at once, filled while it is written elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from moontide.kvstore import BlockKey, BlockStore, JobResult, JobStatus
+
+from ....store_process import StoreProcess
+from ...client.helpers import (
+    SECONDS,
+    block_bytes,
+    buffers_for,
+    layers_of,
+    result_of,
+    wait_until,
+)
+
+PROMPTS: Iterator[range] = (range(start, start + 100) for start in itertools.count(500_000, 1000))
+REQUEST = BlockKey(b"request-block-01")
+
+
+def fetched(
+    kv: BlockStore, tokens: range, source: str, request_block: BlockKey | None = None
+) -> JobResult:
+    job = kv.submit_fetch(
+        tokens, source=source, request_block=request_block, pin_s=SECONDS, deadline_s=SECONDS
+    )
+    return result_of(kv, job)
+
+
+def test_layers_arrive_while_their_writer_still_writes(
+    nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
+) -> None:
+    tokens, (first, second) = next(PROMPTS), stores
+    result = fetched(second, tokens, nodes[0].instance)  # nothing is there yet
+    assert result.hit is not None
+    assert len(result.hit.blocks) == 6
+    assert set(result.hit.transports) == {"tcp"}
+    keys = first.keys(tokens)
+    content = layers_of(first, keys)
+    with first.writer(tokens, timeout_s=SECONDS) as writer:
+        for layer in range(4):
+            writer.layer(layer, content[layer])
+            buffers = buffers_for(second, [layer], 6)
+            job = second.submit_load(result.hit.ticket, [layer], buffers, deadline_s=SECONDS)
+            assert result_of(second, job).status is JobStatus.DONE
+            assert buffers[0] == content[layer]
+    second.release(result.hit.ticket)
+
+
+def test_the_last_partial_block_comes_under_its_own_key(
+    nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
+) -> None:
+    tokens, (first, second) = next(PROMPTS), stores
+    result = fetched(second, tokens, nodes[0].instance, REQUEST)
+    assert result.hit is not None
+    assert result.hit.blocks[-1] == REQUEST
+    keys = first.keys(tokens)
+    content = layers_of(first, [*keys, REQUEST])
+    with first.writer(tokens, timeout_s=SECONDS) as writer:
+        for layer in range(4):
+            writer.layer(layer, content[layer][:6])
+    handle = first.begin_request_store(REQUEST, ttl_s=5.0, deadline_s=SECONDS)
+    for layer in range(4):
+        tail = [block_bytes(REQUEST, layer, first.layer_bytes(layer))]
+        store = first.submit_store(handle, layer, tail, deadline_s=SECONDS)
+        assert result_of(first, store).status is JobStatus.DONE
+    assert result_of(first, first.commit(handle)).status is JobStatus.DONE
+    buffers = buffers_for(second, range(4), 7)
+    job = second.submit_load(result.hit.ticket, range(4), buffers, deadline_s=SECONDS)
+    assert result_of(second, job).status is JobStatus.DONE
+    assert buffers == content
+    second.release(result.hit.ticket)
+
+
+def test_within_one_store_nothing_is_copied(
+    nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
+) -> None:
+    tokens, (first, _) = next(PROMPTS), stores
+    job = first.submit_fetch(
+        tokens, source=nodes[0].instance, request_block=None, pin_s=SECONDS, deadline_s=SECONDS
+    )
+    content = layers_of(first, first.keys(tokens))
+    with first.writer(tokens, timeout_s=SECONDS) as writer:
+        result = result_of(first, job)
+        assert result.hit is not None
+        assert len(result.hit.blocks) == 6
+        assert set(result.hit.transports) == {"shm"}
+        for layer in range(4):
+            writer.layer(layer, content[layer])
+    first.release(result.hit.ticket)
+
+
+def test_an_unknown_source_is_refused_by_name(stores: tuple[BlockStore, BlockStore]) -> None:
+    result = fetched(stores[1], next(PROMPTS), "node-a/1/" + "00" * 16)
+    assert result.status is not JobStatus.DONE
+    assert "node-a/1/" in result.reason
+
+
+def test_r17_a_fetch_that_nobody_holds_any_more_ends_within_5_seconds(
+    nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
+) -> None:
+    result = fetched(stores[1], next(PROMPTS), nodes[0].instance, REQUEST)
+    assert result.hit is not None
+    stores[1].release(result.hit.ticket)  # the fixture waits until nothing is left
+
+
+@pytest.mark.parametrize("layers_written", [0, 2])
+def test_a_writer_that_gives_up_costs_its_reader_the_deadline_and_no_more(
+    nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore], layers_written: int
+) -> None:
+    tokens, (first, second) = next(PROMPTS), stores
+    job = second.submit_fetch(
+        tokens, source=nodes[0].instance, request_block=None, pin_s=SECONDS, deadline_s=1.5
+    )
+    result = result_of(second, job)
+    assert result.hit is not None
+    handle = first.begin_store(tokens, deadline_s=SECONDS)
+    content = layers_of(first, first.keys(tokens))
+    for layer in range(layers_written):
+        stored = first.submit_store(handle, layer, content[layer], deadline_s=SECONDS)
+        assert result_of(first, stored).status is JobStatus.DONE
+    first.abort(handle)
+    buffers = buffers_for(second, range(4), 6)
+    load = second.submit_load(result.hit.ticket, range(4), buffers, deadline_s=SECONDS)
+    ended = result_of(second, load)
+    assert ended.status is not JobStatus.DONE
+    assert len(ended.failed_blocks) == 6
+    second.release(result.hit.ticket)
+    wait_until(lambda: second.lookup(tokens).num_tokens == 0)
