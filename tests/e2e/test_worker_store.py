@@ -51,7 +51,7 @@ def test_a_prompt_comes_from_dram_after_the_engine_forgot_it(
     assert process.request("POST", "/v1/cache/clear").body == {"blocks": 13}
     warm = process.complete(prompt(100))
     assert warm["choices"] == cold["choices"]
-    assert cached(warm) == {"hbm": 0, "dram": 96}
+    assert cached(warm) == {"hbm": 0, "dram": 96, "nvme": 0}
     evidence = warm["moontide"]
     assert evidence["bytes_by_tier"]["dram"] == 12 * 4 * BLOCK * 2 * 2 * 16 * 4
     assert evidence["first_layer_at"] <= evidence["last_layer_at"] <= evidence["prefill_end_at"]

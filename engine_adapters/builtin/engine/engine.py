@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +12,16 @@ from dataclasses import asdict, dataclass, replace
 
 from torch import Tensor
 
-from ..errors import EngineStopped, InvalidRequest, Overloaded
+from ..errors import InvalidRequest
 from ..model import KVTensors, LoadedModel, Sampling, SequenceChunk, sample
-from .output import Output, OutputText, Sink
+from .handoffs import HandoffClock
+from .inbox import Inbox
+from .output import Output, OutputText, Piece, Reserved, Sink
 from .page_pool import PagePool
+from .plan import Chunk, Limits, StepPlan
 from .readiness import wait_readable
-from .scheduler import Chunk, KeysOf, Limits, Scheduler, StepPlan
-from .sequence import FinishReason, Sequence
+from .scheduler import KeysOf, Scheduler
+from .sequence import FinishReason, Handoff, Phase, SendHandoff, Sequence
 from .stats import EngineStats, Totals
 from .step import StepCut, StepTransfers
 from .store_connector import StoreConnector
@@ -36,12 +36,14 @@ class _Request:
     sequence: Sequence
     output: OutputText
     sink: Sink
+    left_over: Piece  # of output that was resumed
+    is_counted: bool = False  # its prompt is in the totals
 
 
 class Engine:
     """Owns the scheduler, the KV tensors and the connector; all of them are touched by its thread
-    only. `submit`, `abort`, `clear_cache`, `stats` and `close` may be called from any thread and
-    never wait for a step (`close` waits for the thread to end)."""
+    only. Methods under "any thread" never wait for a step (`close` waits for the thread to
+    end)."""
 
     def __init__(
         self,
@@ -61,14 +63,9 @@ class Engine:
         self._scheduler = Scheduler(limits, PagePool(tensors.num_pages), keys_of)
         self._on_death = on_death
         self._requests: dict[int, _Request] = {}  # engine thread
+        self._handoffs = HandoffClock(connector.settings.handoff_timeout_s)
         self._totals = Totals()
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._lock = threading.Lock()
-        self._live: set[int] = set()  # submitted and not finished; guarded by _lock
-        self._aborted: set[int] = set()  # read between layers; guarded by _lock for changes
-        self._next_id = 0
-        self._stopping = False
+        self._inbox = Inbox(limits.max_running + limits.max_waiting)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -- any thread -----------------------------------------------------------------
@@ -78,125 +75,196 @@ class Engine:
 
     @property
     def is_alive(self) -> bool:
-        return self._thread.is_alive() and not self._stopping
+        return self._thread.is_alive() and not self._inbox.closed
 
     @property
     def num_live(self) -> int:
         """Requests that have not ended."""
-        return len(self._live)
+        return self._inbox.num_live
 
-    def submit(self, prompt_ids: Seq[int], sampling: Sampling, sink: Sink) -> int:
+    @property
+    def store_instance(self) -> str:
+        """Where this engine stores its blocks; empty: nowhere yet."""
+        return self._connector.daemon()
+
+    def submit(
+        self,
+        prompt_ids: Seq[int],
+        sampling: Sampling,
+        sink: Sink,
+        *,
+        num_resumed: int = 0,
+        handoff: Handoff | None = None,
+    ) -> int:
         """Queues a request and returns its id; `sink` hears of it until an output with `finish`.
-        Raises InvalidRequest, Overloaded (too many waiting) or EngineStopped, at once."""
-        fitted = self._check(prompt_ids, sampling)
-        with self._lock:
-            if not self.is_alive:
-                raise EngineStopped("the engine is not running")
-            most = self.limits.max_running + self.limits.max_waiting
-            if len(self._live) >= most:
-                raise Overloaded(
-                    f"{len(self._live)} requests are running or waiting; this worker takes {most}: "
-                    "retry later"
-                )
-            self._next_id += 1
-            sequence = Sequence(self._next_id, tuple(prompt_ids), fitted)
-            self._live.add(sequence.sequence_id)
-            output = OutputText(
-                self._model.tokenizer, sequence.sampling, self._model.config.eos_token_ids
-            )
-            request = _Request(sequence, output, sink)
-            self._send(lambda: self._add(request))
-        return sequence.sequence_id
+        The last `num_resumed` ids of the prompt are output that the caller has: it goes on from
+        there. Raises InvalidRequest, Overloaded (too many waiting) or EngineStopped, at once."""
+        fitted = self._check(prompt_ids, sampling, num_resumed)
+        output = OutputText(self._model.tokenizer, fitted, self._model.config.eos_token_ids)
+        resumed = prompt_ids[len(prompt_ids) - num_resumed :]
+        left_over = output.resume(resumed)
+
+        def command_of(sequence_id: int) -> Callable[[], None]:
+            sequence = Sequence(sequence_id, tuple(prompt_ids), fitted, handoff)
+            return lambda: self._add(_Request(sequence, output, sink, left_over))
+
+        return self._inbox.admit(command_of)
+
+    def give_first_token(self, sequence_id: int, token_id: int) -> None:
+        """Token 1 of a hand-off that is received here; once. Unknown ids are ignored. Raises
+        InvalidRequest, EngineStopped."""
+        self._check_tokens([token_id])
+        self._inbox.send(lambda: self._take_first_token(sequence_id, token_id))
 
     def abort(self, sequence_id: int) -> None:
         """Ends it wherever it is, between two layers at the latest; unknown ids are ignored."""
-        with self._lock:
-            if sequence_id not in self._live:
-                return
-            self._aborted.add(sequence_id)
-        self._send(lambda: self._finish_id(sequence_id, "abort"))
+        self._inbox.abort(sequence_id, lambda: self._finish_id(sequence_id, "abort"))
 
     def clear_cache(self) -> Future[int]:
         """Forgets every block that no request uses; the future tells how many. Raises
         EngineStopped."""
         done: Future[int] = Future()
-        with self._lock:
-            if not self.is_alive:
-                raise EngineStopped("the engine is not running")
-            self._send(lambda: done.set_result(self._scheduler.pool.clear()))
+        self._inbox.send(lambda: done.set_result(self._scheduler.pool.clear()))
         return done
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Stops after the current layer, failing what is unfinished. False: the thread hangs."""
-        with self._lock:
-            self._stopping = True
-            self._send(lambda: None)
+        self._inbox.close()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _check(self, prompt_ids: Seq[int], sampling: Sampling) -> Sampling:
+    def _check(self, prompt_ids: Seq[int], sampling: Sampling, num_resumed: int) -> Sampling:
+        self._check_tokens(prompt_ids)
+        if not 0 <= num_resumed <= max(0, len(prompt_ids) - 1):
+            raise InvalidRequest(
+                f"resume_tokens is {num_resumed}; the prompt has {len(prompt_ids)} tokens and its "
+                "first cannot be output"
+            )
+        most = self.limits.clip_output(
+            len(prompt_ids), max(1, sampling.max_tokens - num_resumed), self._tensors.num_pages
+        )
+        return replace(sampling, max_tokens=min(sampling.max_tokens, num_resumed + most))
+
+    def _check_tokens(self, token_ids: Seq[int]) -> None:
         vocabulary = self._model.config.vocab_size
-        outside = [token for token in prompt_ids if not 0 <= token < vocabulary]
+        outside = [token for token in token_ids if not 0 <= token < vocabulary]
         if outside:
             raise InvalidRequest(
                 f"token id {outside[0]} is outside the model's vocabulary 0..{vocabulary - 1}"
             )
-        most = self.limits.clip_output(
-            len(prompt_ids), sampling.max_tokens, self._tensors.num_pages
-        )
-        return replace(sampling, max_tokens=most)
-
-    def _send(self, command: Callable[[], None]) -> None:
-        self._commands.put(command)
-        os.eventfd_write(self._wake, 1)
 
     # -- engine thread --------------------------------------------------------------
 
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            while not self._stopping:
+            while not self._inbox.closed:
                 self._turn()
         except Exception as caught:  # noqa: BLE001 - thread boundary
             _log.exception("engine_died")
             error = caught
-        with self._lock:
-            self._stopping = True  # nothing is sent any more
+        self._inbox.close()  # nothing is sent any more
         message = f"the engine failed: {error}" if error else "the worker is shutting down"
         self._fail_all(message)
         if error is not None:
             self._on_death(error)
 
     def _turn(self) -> None:
-        self._take_commands()
-        for sequence, found_blocks in self._connector.poll():
-            self._scheduler.lookup_done(sequence, found_blocks)
+        self._inbox.run_commands()
+        self._take_answers()
+        for load in self._connector.fill():
+            self._loaded(load.sequence, load.valid_blocks)
+        for sequence in self._handoffs.expired(time.monotonic()):
+            self._fail_handoff(sequence)
         plan = self._scheduler.plan()
         for sequence in plan.preempted:
-            self._connector.lookup(sequence)
+            self._connector.forget(sequence)
+            if sequence.phase is Phase.LOOKUP:
+                self._connector.lookup(sequence)
+        for sequence in plan.loads:
+            self._begin_loading(sequence)
         if plan.chunks:
             self._step(plan)
         self._connector.publish(self._scheduler.pool)
         self.stats = self._snapshot()
-        if not plan.chunks and not plan.preempted:
+        if not (plan.chunks or plan.preempted or plan.loads):
             self._wait()
 
     def _wait(self) -> None:
-        seconds = min(_LONGEST_IDLE_S, self._connector.seconds_to_deadline())
-        wait_readable([self._wake, *self._connector.filenos()], seconds)
-
-    def _take_commands(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        while not self._commands.empty():
-            self._commands.get_nowait()()
+        seconds = min(
+            _LONGEST_IDLE_S,
+            self._connector.seconds_to_deadline(),
+            self._handoffs.seconds_to_deadline(time.monotonic()),
+        )
+        wait_readable([self._inbox.fileno(), *self._connector.filenos()], seconds)
 
     def _add(self, request: _Request) -> None:
         sequence = request.sequence
         self._requests[sequence.sequence_id] = request
         self._scheduler.add(sequence)
-        self._connector.lookup(sequence)
+        text, finish = request.left_over
+        if finish is not None:
+            self._finish(request, Output(text, (), finish, sequence.reuse))
+        elif sequence.phase is Phase.LOOKUP:
+            self._connector.lookup(sequence)
+
+    # -- loads beside the batch -------------------------------------------------------
+
+    def _take_answers(self) -> None:
+        for sequence, found in self._connector.poll():
+            if sequence.phase is Phase.LOADING:
+                sequence.found = found
+                self._fill_pages(sequence)
+            else:
+                self._scheduler.lookup_done(sequence, found)
+
+    def _begin_loading(self, sequence: Sequence) -> None:
+        """Its pages are its own from now on."""
+        load = sequence.loading
+        assert load is not None
+        if not sequence.is_received:
+            self._fill_pages(sequence)
+            return
+        if self._handoffs.begin(sequence, time.monotonic()):
+            self._requests[sequence.sequence_id].sink(Reserved())
+        if load:
+            self._connector.fetch(sequence, load)
+        else:
+            self._loaded(sequence, 0)
+
+    def _fill_pages(self, sequence: Sequence) -> None:
+        load, found = sequence.loading, sequence.found
+        assert load is not None
+        blocks = range(load.start, min(load.stop, found.stop if found else 0))
+        if not blocks or not self._connector.begin_background_load(sequence, blocks):
+            self._loaded(sequence, 0)
+
+    def _loaded(self, sequence: Sequence, valid_blocks: int) -> None:
+        assert sequence.loading is not None
+        self._totals.recomputed += valid_blocks < len(sequence.loading)
+        self._scheduler.loaded(sequence, valid_blocks)
+
+    def _take_first_token(self, sequence_id: int, token_id: int) -> None:
+        request = self._requests.get(sequence_id)
+        if request is None or not request.sequence.is_received:
+            return
+        sequence = request.sequence
+        self._handoffs.end(sequence)
+        text, finish = request.output.resume([token_id])
+        if finish is not None:
+            self._finish(request, Output(text, (), finish, sequence.reuse))
+            return
+        self._scheduler.give_first_token(sequence, token_id)
+        self._connector.hurry(sequence)
+
+    def _fail_handoff(self, sequence: Sequence) -> None:
+        request = self._requests[sequence.sequence_id]
+        seconds = self._connector.settings.handoff_timeout_s
+        message = f"no first token came within {seconds:g} s of the pages being reserved"
+        self._finish(request, Output("", (), "error", sequence.reuse, message))
+
+    # -- steps ------------------------------------------------------------------------
 
     def _step(self, plan: StepPlan) -> None:
         transfers = StepTransfers(
@@ -230,21 +298,32 @@ class Engine:
             self._next_token(sequence, sample(logits, sequence.sampling, chunk.stop))
 
     def _is_aborted(self, chunk: Chunk) -> bool:
-        return self._stopping or chunk.sequence.sequence_id in self._aborted
+        return self._inbox.closed or self._inbox.is_aborted(chunk.sequence.sequence_id)
 
     def _next_token(self, sequence: Sequence, token_id: int) -> None:
         request = self._requests[sequence.sequence_id]
         if sequence.num_output == 0:
             sequence.reuse.prefill_end_at = time.time()
-            self._totals.prompt_tokens += len(sequence.prompt_ids)
-            self._totals.cached_tokens += sequence.reuse.cached_tokens
+        self._count_prompt(request)
         self._totals.output_tokens += 1
+        if isinstance(sequence.handoff, SendHandoff):
+            text, finish = request.output.push_open(token_id)
+            self._finish(request, Output(text, (token_id,), finish or "length", sequence.reuse))
+            return
         text, finish = request.output.push(token_id)
         if finish is None:
             self._scheduler.append(sequence, token_id)
             request.sink(Output(text, (token_id,)))
         else:
             self._finish(request, Output(text, (token_id,), finish, sequence.reuse))
+
+    def _count_prompt(self, request: _Request) -> None:
+        if not request.is_counted:
+            request.is_counted = True
+            self._totals.prompt_tokens += len(request.sequence.prompt_ids)
+            self._totals.cached_tokens += request.sequence.reuse.cached_tokens
+
+    # -- ends -------------------------------------------------------------------------
 
     def _finish_id(self, sequence_id: int, reason: FinishReason) -> None:
         request = self._requests.get(sequence_id)
@@ -257,19 +336,18 @@ class Engine:
         del self._requests[sequence.sequence_id]
         self._scheduler.finish(sequence)
         self._connector.forget(sequence)
+        self._handoffs.end(sequence)
         if last.finish == "abort":
             self._totals.aborted += 1
         else:
             self._totals.finished += 1
-        with self._lock:
-            self._live.discard(sequence.sequence_id)
-            self._aborted.discard(sequence.sequence_id)
+        self._inbox.ended(sequence.sequence_id)
         self.stats = self._snapshot()  # whoever hears of the end sees it counted
         request.sink(last)
 
     def _fail_all(self, message: str) -> None:
         """Tells everyone who still waits, also those whose request was never taken up."""
-        self._take_commands()
+        self._inbox.run_commands()
         for request in list(self._requests.values()):
             self._finish(request, Output("", (), "error", request.sequence.reuse, message))
 
@@ -277,6 +355,7 @@ class Engine:
         pool = self._scheduler.pool
         return EngineStats(
             running=self._scheduler.num_running,
+            loading=self._scheduler.num_loading,
             waiting=self._scheduler.num_waiting,
             preemptions=self._scheduler.preemptions,
             pages=pool.num_pages,

@@ -19,6 +19,16 @@ class KvJobs(Protocol):
     def submit_lookup(
         self, token_ids: Sequence[int], *, pin_s: float, deadline_s: float
     ) -> JobId: ...
+    def submit_fetch(
+        self,
+        token_ids: Sequence[int],
+        *,
+        source: str,
+        request_block: BlockKey | None,
+        first_block: int,
+        pin_s: float,
+        deadline_s: float,
+    ) -> JobId: ...
     def renew(self, ticket: Ticket, *, ttl_s: float) -> None: ...
     def release(self, ticket: Ticket) -> None: ...
     def submit_load(
@@ -33,6 +43,9 @@ class KvJobs(Protocol):
 
     def begin_store(
         self, token_ids: Sequence[int], *, first_block: int, deadline_s: float
+    ) -> StoreHandle: ...
+    def begin_request_store(
+        self, key: BlockKey, *, ttl_s: float, deadline_s: float
     ) -> StoreHandle: ...
     def submit_store(
         self,

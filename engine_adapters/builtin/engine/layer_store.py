@@ -1,37 +1,40 @@
-"""Offers one chunk's whole blocks to the store, each layer as soon as it is computed."""
+"""Offers whole pages to the store, each layer as soon as it is computed."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
-from moontide.kvstore import JobResult, JobStatus
+from torch import Tensor
+
+from moontide.kvstore import JobResult, JobStatus, StoreHandle
 from moontide.kvstore.types import ReserveStatus
 
 from ..model import KVTensors, block_buffers
-from .scheduler import Chunk
 from .store_jobs import JobDesk
 
 
 class LayerStore:
-    """A store that is slow, full or away makes `given_up` true; the chunk is computed all the
-    same. Copies are taken from the pages at once, so pages may change after the step."""
+    """A store that is slow, full or away makes `given_up` true; the step is computed all the same.
+    Copies are taken from the pages at once, so pages may change after the step."""
 
-    def __init__(self, desk: JobDesk, tensors: KVTensors, chunk: Chunk, *, deadline: float) -> None:
-        self.chunk = chunk
+    def __init__(
+        self,
+        desk: JobDesk,
+        tensors: KVTensors,
+        pages: Sequence[int],
+        begin: Callable[[float], StoreHandle],
+        *,
+        deadline: float,
+    ) -> None:
+        """`begin` is given the seconds up to `deadline` (monotonic)."""
         self.given_up = False
         self.stored_bytes = 0
         self._desk = desk
         self._tensors = tensors
         self._deadline = deadline
-        self._pages = [chunk.sequence.pages[block] for block in chunk.store]
-        stop = chunk.store.stop * tensors.page_tokens
-        self._handle = desk.attempt(
-            lambda: desk.kv.begin_store(
-                chunk.sequence.token_ids[:stop],
-                first_block=chunk.store.start,
-                deadline_s=self._left(),
-            )
-        )
+        self._pages = pages
+        self._handle = desk.attempt(lambda: begin(self._left()))
         if self._handle is None:
             self.given_up = True
         else:
@@ -45,7 +48,7 @@ class LayerStore:
         num_bytes = 0
         sources: list[memoryview | None] = [None] * len(self._pages)
         if handle.statuses is None or ReserveStatus.RESERVED in handle.statuses:
-            blocks = self._tensors.gather(layer, self._pages)
+            blocks = self._gather(layer)
             num_bytes = blocks.numel() * blocks.element_size()
             sources = list(block_buffers(blocks))
         if not self._desk.staging.take(num_bytes):
@@ -73,6 +76,9 @@ class LayerStore:
             self.given_up = True
             self._desk.attempt(lambda: self._desk.kv.abort(handle))
 
+    def _gather(self, layer: int) -> Tensor:
+        return self._tensors.gather(layer, self._pages)
+
     def _taken(self, result: JobResult, num_bytes: int) -> None:
         self._desk.staging.give(num_bytes)
         if result.status is not JobStatus.DONE:
@@ -85,3 +91,26 @@ class LayerStore:
 
     def _left(self) -> float:
         return max(0.001, self._deadline - time.monotonic())
+
+
+class TailStore(LayerStore):
+    """Of a prompt's last page, which is not full: what lies beyond its `num_tokens` goes out as
+    zeros, not as what the page held before."""
+
+    def __init__(
+        self,
+        desk: JobDesk,
+        tensors: KVTensors,
+        page: int,
+        num_tokens: int,
+        begin: Callable[[float], StoreHandle],
+        *,
+        deadline: float,
+    ) -> None:
+        self._num_tokens = num_tokens
+        super().__init__(desk, tensors, [page], begin, deadline=deadline)
+
+    def _gather(self, layer: int) -> Tensor:
+        blocks = super()._gather(layer)
+        blocks[..., self._num_tokens :, :] = 0
+        return blocks

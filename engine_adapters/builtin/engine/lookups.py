@@ -1,16 +1,22 @@
-"""Asks the store what it has of each new prompt, and keeps the tickets until they are used."""
+"""Asks the store what it has of each new prompt, or to bring a hand-off's blocks, and keeps the
+tickets until they are used."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from moontide.kvstore import JobId, JobResult, JobStatus, Ticket
+from moontide.kvstore import JobId, JobResult, JobStatus, PrefixHit, Ticket
 
-from .sequence import Sequence
+from .sequence import Found, ReceiveHandoff, Sequence, Source
 from .store_jobs import GRACE_S, JobDesk
 
 _NEVER = float("inf")
+
+
+Answer = tuple[Sequence, Found | None]
+"""None: the store did not say."""
 
 
 @dataclass(slots=True)
@@ -19,18 +25,24 @@ class _Held:
     renew_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    job: JobId
+    deadline: float
+    first_block: int
+
+
 class Lookups:
-    """Every sequence gets exactly one answer a lookup, at its deadline at the latest. While the
+    """Every sequence gets exactly one answer a question, at its deadline at the latest. While the
     breaker is open nobody waits: a lookup then only probes whether the store is back."""
 
-    def __init__(self, desk: JobDesk, *, timeout_s: float, pin_s: float) -> None:
+    def __init__(self, desk: JobDesk, *, pin_s: float) -> None:
         self.unanswered = 0
         self._desk = desk
-        self._timeout_s = timeout_s
         self._pin_s = pin_s
-        self._pending: dict[Sequence, tuple[JobId, float]] = {}  # job, deadline
+        self._pending: dict[Sequence, _Pending] = {}
         self._tickets: dict[Sequence, _Held] = {}
-        self._answers: list[tuple[Sequence, int | None]] = []
+        self._answers: list[Answer] = []
 
     @property
     def num_pending(self) -> int:
@@ -40,34 +52,43 @@ class Lookups:
     def num_tickets(self) -> int:
         return len(self._tickets)
 
-    def ask(self, sequence: Sequence) -> None:
-        """Any ticket from before is released."""
-        self.forget(sequence)
-        now = time.monotonic()
-        must_wait = not self._desk.breaker.is_open
-        job = None
-        if self._desk.breaker.allows(now):
-            job = self._desk.submit(
-                lambda: self._desk.kv.submit_lookup(
-                    sequence.token_ids, pin_s=self._pin_s, deadline_s=self._timeout_s
-                ),
-                lambda result: self._answered(sequence, result),
-            )
-            if job is None:
-                self._desk.unanswered("a lookup was refused")
-        if job is not None and must_wait:
-            self._pending[sequence] = (job, now + self._timeout_s + GRACE_S)
-        else:
-            self._miss(sequence)
+    def ask(self, sequence: Sequence, timeout_s: float) -> None:
+        """What the store has of it. Any ticket from before is released."""
+        self._submit(
+            sequence,
+            lambda: self._desk.kv.submit_lookup(
+                sequence.token_ids, pin_s=self._pin_s, deadline_s=timeout_s
+            ),
+            first_block=0,
+            timeout_s=timeout_s,
+        )
 
-    def answers(self) -> list[tuple[Sequence, int | None]]:
-        """Answers since the last call: leading blocks found, or None when the store did not say.
-        Renews the tickets of sequences that still wait."""
+    def fetch(self, sequence: Sequence, blocks: range, *, timeout_s: float, wait_s: float) -> None:
+        """Has `blocks` of a hand-off brought here, up to the one that is not full. The answer comes
+        once they have a place, within `timeout_s`; they themselves within `wait_s`."""
+        handoff = sequence.handoff
+        assert isinstance(handoff, ReceiveHandoff)
+        self._submit(
+            sequence,
+            lambda: self._desk.kv.submit_fetch(
+                sequence.token_ids,
+                source=handoff.store_instance,
+                request_block=handoff.key if blocks.stop > len(sequence.keys) else None,
+                first_block=blocks.start,
+                pin_s=self._pin_s,
+                deadline_s=wait_s,
+            ),
+            first_block=blocks.start,
+            timeout_s=timeout_s,
+        )
+
+    def answers(self) -> list[Answer]:
+        """Answers since the last call. Renews the tickets of sequences that still wait."""
         now = time.monotonic()
-        for sequence, (job, deadline) in list(self._pending.items()):
-            if deadline <= now:
+        for sequence, pending in list(self._pending.items()):
+            if pending.deadline <= now:
                 del self._pending[sequence]
-                self._desk.cancel(job)
+                self._desk.cancel(pending.job)
                 self._desk.unanswered("a lookup had no result at its deadline")
                 self._miss(sequence)
         for held in self._tickets.values():
@@ -80,7 +101,7 @@ class Lookups:
     def seconds_to_deadline(self) -> float:
         if self._answers:
             return 0.0
-        deadlines = [deadline for _, deadline in self._pending.values()]
+        deadlines = [pending.deadline for pending in self._pending.values()]
         renewals = [held.renew_at for held in self._tickets.values()]
         return max(0.0, min(deadlines + renewals, default=_NEVER) - time.monotonic())
 
@@ -92,31 +113,51 @@ class Lookups:
         """Ends its lookup or releases its ticket."""
         pending = self._pending.pop(sequence, None)
         if pending is not None:
-            self._desk.cancel(pending[0])
+            self._desk.cancel(pending.job)
         held = self._tickets.pop(sequence, None)
         if held is not None:
             self._release(held.ticket)
 
+    def _submit(
+        self,
+        sequence: Sequence,
+        call: Callable[[], JobId],
+        *,
+        first_block: int,
+        timeout_s: float,
+    ) -> None:
+        self.forget(sequence)
+        now = time.monotonic()
+        must_wait = not self._desk.breaker.is_open
+        job = None
+        if self._desk.breaker.allows(now):
+            job = self._desk.submit(call, lambda result: self._answered(sequence, result))
+            if job is None:
+                self._desk.unanswered("a lookup was refused")
+        if job is not None and must_wait:
+            self._pending[sequence] = _Pending(job, now + timeout_s + GRACE_S, first_block)
+        else:
+            self._miss(sequence)
+
     def _answered(self, sequence: Sequence, result: JobResult) -> None:
         """A late answer, or one for a sequence that is gone, only gives its ticket back."""
         pending = self._pending.get(sequence)
-        wanted = pending is not None and pending[0] == result.job
-        if wanted:
-            del self._pending[sequence]
         hit = result.hit if result.status is JobStatus.DONE else None
         if hit is not None:
             self._desk.answered()
         elif result.status is JobStatus.TIMED_OUT:
             self._desk.unanswered(result.reason)
-        if hit is not None and hit.blocks:
-            if wanted:
-                self._tickets[sequence] = _Held(hit.ticket, time.monotonic() + self._pin_s / 3)
-            else:
+        if pending is None or pending.job != result.job:
+            if hit is not None and hit.blocks:
                 self._release(hit.ticket)
-        if wanted and hit is not None:
-            self._answers.append((sequence, len(hit.blocks)))
-        elif wanted:
+            return
+        del self._pending[sequence]
+        if hit is None:
             self._miss(sequence)
+            return
+        if hit.blocks:
+            self._tickets[sequence] = _Held(hit.ticket, time.monotonic() + self._pin_s / 3)
+        self._answers.append((sequence, _found(hit, pending.first_block)))
 
     def _miss(self, sequence: Sequence) -> None:
         self.unanswered += 1
@@ -127,3 +168,8 @@ class Lookups:
 
     def _release(self, ticket: Ticket) -> None:
         self._desk.attempt(lambda: self._desk.kv.release(ticket))
+
+
+def _found(hit: PrefixHit, first_block: int) -> Found:
+    sources = zip(hit.tiers, hit.transports, strict=True)
+    return Found(first_block, tuple(Source(tier, transport) for tier, transport in sources))

@@ -1,80 +1,27 @@
 """Iteration-level batching with chunked prefill (Orca, Sarathi-Serve): each step every decoding
 sequence gets one token and prefills share the rest of the token budget.
 
-Oldest first throughout. When pages run out the youngest running sequence is preempted: its pages
+Oldest first throughout. When pages run out the youngest sequence that holds some is preempted: they
 go back (full ones stay hittable) and it starts again from whatever is still cached. The oldest is
 never preempted for a younger one and every sequence fits the pool alone, so all of them finish.
+
+A sequence with blocks to load joins an empty batch at once: its layers are loaded while it
+computes. Beside a running batch, which must not wait, its pages are filled in the background first;
+so are they when the blocks come from another node, which can be arbitrarily slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 from moontide.kvstore import BlockKey
 
-from ..errors import InvalidRequest
 from .page_pool import PagePool
-from .sequence import Phase, Sequence
+from .plan import Chunk, Limits, StepPlan
+from .sequence import Found, Phase, SendHandoff, Sequence
 
 KeysOf = Callable[[Seq[int]], list[BlockKey]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one step and one sequence may ask for."""
-
-    block_tokens: int
-    context_tokens: int
-    max_batch_tokens: int
-    idle_batch_tokens: int  # while nobody decodes, so that a long step delays no token
-    max_running: int
-    max_waiting: int
-
-    def clip_output(self, num_prompt: int, max_tokens: int, num_pages: int) -> int:
-        """Output tokens a prompt of this length can get, at most `max_tokens`. Raises
-        InvalidRequest when it leaves no room for one."""
-        pool_tokens = num_pages * self.block_tokens
-        if num_prompt == 0:
-            raise InvalidRequest("the prompt has 0 tokens; it must have at least 1")
-        if num_prompt >= self.context_tokens:
-            raise InvalidRequest(
-                f"the prompt has {num_prompt} tokens; the model's context is "
-                f"{self.context_tokens} and must leave room for at least one more"
-            )
-        if num_prompt > pool_tokens:
-            raise InvalidRequest(
-                f"the prompt has {num_prompt} tokens; this worker's KV pool holds {pool_tokens}: "
-                "start it with a larger --hbm"
-            )
-        # The last output token is never computed, so it needs no room in the pool.
-        return min(max_tokens, self.context_tokens - num_prompt, pool_tokens - num_prompt + 1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """`num_tokens` tokens of one sequence to compute in this step, from its `num_computed` on.
-    `load`: blocks the store must deliver into the sequence's pages first, layer by layer.
-    `store`: blocks that are whole after this step and not in the store yet."""
-
-    sequence: Sequence
-    start: int
-    num_tokens: int
-    load: range
-    store: range
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.num_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """Preempted sequences wait for a new lookup."""
-
-    chunks: tuple[Chunk, ...]
-    preempted: tuple[Sequence, ...]
 
 
 class Scheduler:
@@ -86,11 +33,16 @@ class Scheduler:
         self.preemptions = 0
         self._keys_of = keys_of
         self._waiting: list[Sequence] = []  # oldest first; LOOKUP or WAITING
+        self._loading: list[Sequence] = []
         self._running: list[Sequence] = []  # oldest first
 
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def num_loading(self) -> int:
+        return len(self._loading)
 
     @property
     def num_running(self) -> int:
@@ -100,30 +52,72 @@ class Scheduler:
     def running(self) -> Seq[Sequence]:
         return self._running
 
+    # -- what happens to sequences ----------------------------------------------------
+
     def add(self, sequence: Sequence) -> None:
-        """Queues a new sequence in phase LOOKUP."""
+        """Queues a new sequence: in phase LOOKUP, or WAITING if its blocks come by a hand-off."""
         sequence.keys = self._keys_of(sequence.token_ids)
+        sequence.phase = Phase.WAITING if sequence.is_received else Phase.LOOKUP
         self._waiting.append(sequence)
 
-    def lookup_done(self, sequence: Sequence, found_blocks: int | None) -> None:
+    def lookup_done(self, sequence: Sequence, found: Found | None) -> None:
         """The store's answer; None when there was none in time."""
         if sequence.phase is Phase.LOOKUP:
             sequence.phase = Phase.WAITING
-            sequence.found_blocks = found_blocks
+            sequence.found = found
+
+    def loaded(self, sequence: Sequence, valid_blocks: int) -> None:
+        """The background load has ended with so many leading blocks in the pages; what is missing
+        will be computed."""
+        load = sequence.loading
+        assert load is not None
+        sequence.loading = None
+        found = sequence.found.stop if sequence.found else 0
+        sequence.stored_blocks = min(len(sequence.keys), max(load.start, found))
+        self._keep(sequence, load, valid_blocks)
+        self._join_if_ready(sequence)
+
+    def give_first_token(self, sequence: Sequence, token_id: int) -> None:
+        """Token 1 of a hand-off."""
+        sequence.first_token = token_id
+        if sequence.phase is Phase.LOADING:
+            self._join_if_ready(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Ends it in whatever phase it is; its pages are free or hittable from now on."""
         if sequence.phase is Phase.FINISHED:
             return
-        queue = self._running if sequence.phase is Phase.RUNNING else self._waiting
-        queue.remove(sequence)
+        self._queue_of(sequence).remove(sequence)
         self._drop_pages(sequence)
         sequence.phase = Phase.FINISHED
+
+    def computed(self, chunk: Chunk) -> None:
+        """The chunk's KV, and what it loaded, is in its pages: full blocks become hittable."""
+        sequence, size = chunk.sequence, self.limits.block_tokens
+        first = chunk.load.start if chunk.load else chunk.start // size
+        sequence.num_computed = chunk.stop
+        self._publish(sequence, range(first, chunk.stop // size))
+        if chunk.load:
+            self._count_loaded(sequence, chunk.load)
+
+    def load_failed(self, chunk: Chunk, valid_blocks: int) -> None:
+        """Only the first `valid_blocks` of the chunk's load arrived whole: the rest, and what was
+        computed on top, is computed again."""
+        self._keep(chunk.sequence, chunk.load, valid_blocks)
+
+    def append(self, sequence: Sequence, token_id: int) -> None:
+        """One more output token. A block it fills gets its key."""
+        sequence.token_ids.append(token_id)
+        if sequence.num_tokens % self.limits.block_tokens == 0:
+            sequence.keys = self._keys_of(sequence.token_ids)
+
+    # -- the next step ------------------------------------------------------------------
 
     def plan(self) -> StepPlan:
         """The next step; empty when nothing can run. Every chunk's pages are allocated."""
         chunks: list[Chunk] = []
         preempted: list[Sequence] = []
+        loads: list[Sequence] = []
         decoding = [s for s in self._running if s.is_decoding]
         budget = self.limits.max_batch_tokens if decoding else self.limits.idle_batch_tokens
         for sequence in decoding:
@@ -137,39 +131,8 @@ class Scheduler:
                 chunks.append(self._chunk(sequence, budget))
                 budget -= chunks[-1].num_tokens
         if not preempted:
-            self._admit_waiting(chunks, budget)
-        return StepPlan(tuple(chunks), tuple(preempted))
-
-    def computed(self, chunk: Chunk) -> None:
-        """The chunk's KV, and what it loaded, is in its pages: full blocks become hittable."""
-        sequence, size = chunk.sequence, self.limits.block_tokens
-        first = chunk.load.start if chunk.load else chunk.start // size
-        sequence.num_computed = chunk.stop
-        for block in range(first, chunk.stop // size):
-            page = sequence.pages[block]
-            if self.pool.is_writable(page):
-                self.pool.publish(page, sequence.keys[block])
-        if sequence.num_output == 0 and chunk.load:
-            sequence.reuse.dram_tokens = len(chunk.load) * size
-
-    def load_failed(self, chunk: Chunk, valid_blocks: int) -> None:
-        """Only the first `valid_blocks` of the chunk's load arrived whole: the rest, and what was
-        computed on top, is computed again."""
-        sequence, size = chunk.sequence, self.limits.block_tokens
-        loaded = chunk.load[:valid_blocks]
-        for block in loaded:
-            self.pool.publish(sequence.pages[block], sequence.keys[block])
-        sequence.num_computed = (chunk.load.start + len(loaded)) * size
-        sequence.stored_blocks = min(sequence.stored_blocks, chunk.load.start + len(loaded))
-        sequence.reuse.recomputed = True
-        if sequence.num_output == 0:
-            sequence.reuse.dram_tokens = len(loaded) * size
-
-    def append(self, sequence: Sequence, token_id: int) -> None:
-        """One more output token. A block it fills gets its key."""
-        sequence.token_ids.append(token_id)
-        if sequence.num_tokens % self.limits.block_tokens == 0:
-            sequence.keys = self._keys_of(sequence.token_ids)
+            self._admit_waiting(chunks, loads, budget)
+        return StepPlan(tuple(chunks), tuple(preempted), tuple(loads))
 
     def check_integrity(self) -> None:
         size = self.limits.block_tokens
@@ -177,13 +140,19 @@ class Scheduler:
             assert sequence.phase in (Phase.LOOKUP, Phase.WAITING)
             assert not sequence.pages
             assert sequence.num_computed == 0
+            assert sequence.loading is None
+        for sequence in self._loading:
+            assert sequence.phase is Phase.LOADING
+            assert sequence.loading is not None or sequence.is_received
+            assert len(sequence.pages) * size >= sequence.num_tokens
         for sequence in self._running:
             assert sequence.phase is Phase.RUNNING
             assert sequence.num_computed < sequence.num_tokens
             assert len(sequence.pages) * size >= sequence.num_computed
             assert len(sequence.keys) == sequence.num_tokens // size
-        assert len(self._running) <= self.limits.max_running
-        self.pool.check_integrity(sequence.pages for sequence in self._running)
+        held = self._running + self._loading
+        assert len(held) <= self.limits.max_running
+        self.pool.check_integrity(sequence.pages for sequence in held)
 
     def _grow(self, sequence: Sequence, preempted: list[Sequence]) -> bool:
         """Makes room for the next token, preempting younger sequences; False when `sequence`
@@ -191,7 +160,7 @@ class Scheduler:
         if len(sequence.pages) * self.limits.block_tokens > sequence.num_computed:
             return True
         while (pages := self.pool.allocate(1)) is None:
-            victim = self._running[-1]
+            victim = max(self._running + self._loading, key=lambda held: held.sequence_id)
             self._preempt(victim)
             preempted.append(victim)
             if victim is sequence:
@@ -200,61 +169,143 @@ class Scheduler:
         return True
 
     def _preempt(self, victim: Sequence) -> None:
-        self._running.remove(victim)
+        """A hand-off that has not joined the batch is received once more; any other looks up what
+        there is."""
+        self._queue_of(victim).remove(victim)
+        victim.phase = Phase.WAITING if victim.is_received else Phase.LOOKUP
         self._drop_pages(victim)
-        victim.phase = Phase.LOOKUP
         self._waiting.insert(0, victim)
         self.preemptions += 1
+
+    def _queue_of(self, sequence: Sequence) -> list[Sequence]:
+        if sequence.phase is Phase.RUNNING:
+            return self._running
+        return self._loading if sequence.phase is Phase.LOADING else self._waiting
 
     def _drop_pages(self, sequence: Sequence) -> None:
         self.pool.release(sequence.pages)
         sequence.pages = []
         sequence.num_computed = 0
-        sequence.found_blocks = None
+        sequence.found = None
+        sequence.loading = None
 
-    def _admit_waiting(self, chunks: list[Chunk], budget: int) -> None:
+    # -- admission ----------------------------------------------------------------------
+
+    def _admit_waiting(self, chunks: list[Chunk], loads: list[Sequence], budget: int) -> None:
+        """First come, first served: a younger, smaller one does not overtake."""
         for sequence in [s for s in self._waiting if s.phase is Phase.WAITING]:
-            if budget == 0 or len(self._running) >= self.limits.max_running:
+            if len(self._running) + len(self._loading) >= self.limits.max_running:
                 return
-            chunk = self._admit(sequence, budget)
-            if chunk is None:
-                return  # first come, first served: a younger, smaller one does not overtake
-            chunks.append(chunk)
-            budget -= chunk.num_tokens
+            shared = self.pool.match(sequence.keys[: self._num_usable(sequence)])
+            load = self._load_of(sequence, len(shared))
+            in_background = sequence.is_received or self._is_slow(sequence, load)
+            if not (budget or in_background) or not self._take_pages(sequence, shared):
+                return
+            self._waiting.remove(sequence)
+            if in_background:
+                sequence.phase, sequence.loading = Phase.LOADING, load
+                self._loading.append(sequence)
+                loads.append(sequence)
+            else:
+                self._run(sequence)
+                sequence.num_computed = load.stop * self.limits.block_tokens
+                chunks.append(self._chunk(sequence, budget, load))
+                budget -= chunks[-1].num_tokens
 
-    def _admit(self, sequence: Sequence, budget: int) -> Chunk | None:
-        """At least the last token is computed, even when every block is cached: its logits are
-        needed, and they are never computed into a shared page."""
+    def _num_usable(self, sequence: Sequence) -> int:
+        """Full blocks that need not be computed. At least the last token is computed, even when
+        every block is cached: its logits are needed, and they are never computed into a shared
+        page. In a hand-off that token is yet to come."""
+        if sequence.is_received:
+            return len(sequence.keys)
+        return (sequence.num_tokens - 1) // self.limits.block_tokens
+
+    def _load_of(self, sequence: Sequence, num_shared: int) -> range:
+        """Blocks that others must deliver; of a hand-off also the one that is not full."""
+        if sequence.is_received:
+            return range(num_shared, -(-sequence.num_tokens // self.limits.block_tokens))
+        found = sequence.found.stop if sequence.found else 0
+        return range(num_shared, max(num_shared, min(found, self._num_usable(sequence))))
+
+    def _is_slow(self, sequence: Sequence, load: range) -> bool:
+        """Whether somebody would wait for the load."""
+        if not load:
+            return False
+        assert sequence.found is not None
+        is_local = all(sequence.found.source(block).is_local for block in load)
+        return bool(self._running) or not is_local
+
+    def _take_pages(self, sequence: Sequence, shared: list[int]) -> bool:
+        """The shared pages and new ones for all its tokens, and for token 1 of a hand-off."""
         size = self.limits.block_tokens
-        usable = (sequence.num_tokens - 1) // size
-        shared = self.pool.match(sequence.keys[:usable])
-        found = min(sequence.found_blocks or 0, usable)
-        load = range(len(shared), max(len(shared), found))
+        num_tokens = sequence.num_tokens
+        if sequence.is_received:
+            num_tokens = min(num_tokens + 1, self.pool.num_pages * size)
         self.pool.acquire(shared)
-        fresh = self.pool.allocate(-(-sequence.num_tokens // size) - len(shared))
+        fresh = self.pool.allocate(-(-num_tokens // size) - len(shared))
         if fresh is None:
             self.pool.release(shared)
-            return None
-        self._waiting.remove(sequence)
-        self._running.append(sequence)
-        self._running.sort(key=lambda running: running.sequence_id)
-        sequence.phase = Phase.RUNNING
+            return False
         sequence.pages = shared + fresh
-        sequence.num_computed = load.stop * size
+        sequence.num_computed = len(shared) * size
         # Without an answer nothing is known: what the pool had is then not offered to the store.
-        known = sequence.found_blocks
-        sequence.stored_blocks = load.stop if known is None else known
+        sequence.stored_blocks = sequence.found.stop if sequence.found else len(shared)
         if sequence.num_output == 0:
             sequence.reuse.hbm_tokens = len(shared) * size
-            sequence.reuse.dram_tokens = 0  # it may have been preempted after a load
-        return self._chunk(sequence, budget, load)
+            sequence.reuse.loaded_tokens.clear()  # it may have been preempted after a load
+        return True
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.RUNNING
+        self._running.append(sequence)
+        self._running.sort(key=lambda running: running.sequence_id)
+
+    def _join_if_ready(self, sequence: Sequence) -> None:
+        if sequence.loading is not None or (sequence.is_received and sequence.first_token is None):
+            return
+        self._loading.remove(sequence)
+        self._run(sequence)
+        if sequence.first_token is not None:
+            self.append(sequence, sequence.first_token)
+            sequence.first_token = sequence.handoff = None
+
+    # -- blocks -------------------------------------------------------------------------
+
+    def _keep(self, sequence: Sequence, load: range, valid_blocks: int) -> None:
+        """Of `load`, the first `valid_blocks` are in the pages; nothing after them counts."""
+        kept = load[:valid_blocks]
+        stop = load.start + len(kept)
+        sequence.num_computed = min(stop * self.limits.block_tokens, sequence.num_tokens)
+        self._publish(sequence, range(kept.start, min(stop, len(sequence.keys))))
+        if len(kept) < len(load):
+            sequence.stored_blocks = min(sequence.stored_blocks, stop)
+            sequence.reuse.recomputed = True
+        self._count_loaded(sequence, kept)
+
+    def _publish(self, sequence: Sequence, blocks: range) -> None:
+        for block in blocks:
+            page = sequence.pages[block]
+            if self.pool.is_writable(page):
+                self.pool.publish(page, sequence.keys[block])
+
+    def _count_loaded(self, sequence: Sequence, blocks: range) -> None:
+        if sequence.num_output or sequence.found is None:
+            return
+        size = self.limits.block_tokens
+        loaded = sequence.reuse.loaded_tokens
+        loaded.clear()
+        for block in blocks:
+            tokens = min(size, sequence.num_tokens - block * size)
+            loaded[sequence.found.source(block).tier] += tokens
 
     def _chunk(self, sequence: Sequence, budget: int, load: range = range(0)) -> Chunk:
         """At most `budget` tokens. What the store lacks is offered to it bit by bit, so that a
-        step's copies stay within proportion to its compute."""
+        step's copies stay within proportion to its compute; all at once where a hand-off needs
+        it."""
         size, start = self.limits.block_tokens, sequence.num_computed
         count = min(sequence.num_tokens - start, budget)
-        most = sequence.stored_blocks + max(self.limits.max_batch_tokens, count) // size + 1
-        whole = (start + count) // size
+        most = whole = (start + count) // size
+        if not isinstance(sequence.handoff, SendHandoff):
+            most = sequence.stored_blocks + max(self.limits.max_batch_tokens, count) // size + 1
         store = range(sequence.stored_blocks, max(sequence.stored_blocks, min(whole, most)))
         return Chunk(sequence, start, count, load, store)

@@ -43,6 +43,7 @@ class EngineStats:
     """A snapshot taken between two steps. The first half is what is held now."""
 
     running: int = 0
+    loading: int = 0  # pages reserved, being filled in the background
     waiting: int = 0
     pages: int
     pages_referenced: int = 0

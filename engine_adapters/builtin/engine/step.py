@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..model import KVTensors
-from .scheduler import Chunk
+from .layer_store import LayerStore
+from .plan import Chunk
 from .store_connector import StoreConnector
 
 
@@ -31,18 +32,19 @@ class StepTransfers:
         self._is_aborted = is_aborted
         self._loads = connector.begin_loads(chunks)
         self._stores = connector.begin_stores(chunks)
+        self._tails = connector.begin_tails(chunks)
 
     def before_layer(self, layer: int) -> None:
         """Raises StepCut."""
         for chunk, load in self._loads.items():
             load.bring(layer, partial(self._is_needed, chunk))
-            if load.failed and chunk in self._stores:
-                self._stores[chunk].give_up()
+            if load.failed:
+                self._give_up_stores(chunk)
         if not any(map(self._is_wanted, self._chunks)):
             raise StepCut
 
     def after_layer(self, layer: int) -> None:
-        for store in self._stores.values():
+        for store in self._all_stores():
             store.offer(layer)
         self._connector.collect()
 
@@ -50,18 +52,26 @@ class StepTransfers:
         """All layers were computed."""
         for load in self._loads.values():
             load.close()
-        for store in self._stores.values():
+        for store in self._all_stores():
             store.commit()
-        self._connector.end_step(self._loads.values(), self._stores.values())
+        self._connector.end_step(self._loads.values(), self._all_stores())
 
     def abandon(self) -> None:
         """The pass was cut: no load and no store of this step counts."""
         for load in self._loads.values():
             load.give_up()
             load.close()
-        for store in self._stores.values():
+        for store in self._all_stores():
             store.give_up()
-        self._connector.end_step(self._loads.values(), self._stores.values())
+        self._connector.end_step(self._loads.values(), self._all_stores())
+
+    def _all_stores(self) -> list[LayerStore]:
+        return [*self._stores.values(), *self._tails.values()]
+
+    def _give_up_stores(self, chunk: Chunk) -> None:
+        for stores in (self._stores, self._tails):
+            if chunk in stores:
+                stores[chunk].give_up()
 
     def _is_needed(self, chunk: Chunk) -> bool:
         return not self._is_aborted(chunk)

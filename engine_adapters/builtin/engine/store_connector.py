@@ -7,15 +7,19 @@ import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
+
+from moontide.kvstore import StoreHandle
 
 from ..model import KVTensors
+from .background_loads import BackgroundLoads
 from .breaker import Breaker
-from .layer_load import LayerLoad
-from .layer_store import LayerStore
-from .lookups import Lookups
+from .layer_load import LayerLoad, LoadLimits
+from .layer_store import LayerStore, TailStore
+from .lookups import Answer, Lookups
 from .page_pool import PagePool
-from .scheduler import Chunk
-from .sequence import Sequence
+from .plan import Chunk
+from .sequence import SendHandoff, Sequence
 from .stats import StoreCounters
 from .store_door import Door
 from .store_jobs import JobDesk, StagingBudget
@@ -23,13 +27,16 @@ from .store_jobs import JobDesk, StagingBudget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """How long the engine waits for the store, and how much memory transfers may use."""
+    """How long the engine waits for the store, and how much memory transfers may use: half of it is
+    for background loads, an equal share each."""
 
     lookup_timeout_s: float = 0.25
-    load_timeout_s: float = 2.0  # from the start of a step to its last layer
+    load_timeout_s: float = 2.0  # in which nothing of a load comes
     store_timeout_s: float = 30.0  # from the start of a step to its commit
+    handoff_timeout_s: float = 60.0  # from pages reserved to token 1
     pin_s: float = 10.0
     staging_bytes: int = 256 << 20
+    max_background_loads: int = 16
     breaker_threshold: int = 3
     breaker_cooldown_s: float = 1.0
 
@@ -38,31 +45,53 @@ class StoreConnector:
     """Engine thread only."""
 
     def __init__(self, door: Door, tensors: KVTensors, settings: StoreSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._tensors = tensors
         breaker = Breaker(settings.breaker_threshold, settings.breaker_cooldown_s)
-        self._desk = JobDesk(door, breaker, StagingBudget(settings.staging_bytes))
-        self._lookups = Lookups(
-            self._desk, timeout_s=settings.lookup_timeout_s, pin_s=settings.pin_s
-        )
+        background_bytes = settings.staging_bytes // 2
+        step_staging = StagingBudget(settings.staging_bytes - background_bytes)
+        self._desk = JobDesk(door, breaker, step_staging)
+        self._lookups = Lookups(self._desk, pin_s=settings.pin_s)
+        self._background = BackgroundLoads(self._desk, tensors, StagingBudget(background_bytes))
         self._num_lookups = self._num_loads = self._loads_failed = self._loaded_bytes = 0
         self._num_stores = self._stores_given_up = self._stored_bytes = 0
 
     def filenos(self) -> list[int]:
         """What to wait on for news; nothing while none is due or the store is left alone."""
-        if self._desk.breaker.is_open or not self._desk.num_outstanding:
+        is_left_alone = self._desk.breaker.is_open and not self._background
+        if is_left_alone or not self._desk.num_outstanding:
             return []
         fileno = self._desk.attempt(lambda: self._desk.kv.fileno())
         return [] if fileno is None else [fileno]
 
     def seconds_to_deadline(self) -> float:
-        return self._lookups.seconds_to_deadline()
+        """How long nothing needs to be done unless news come."""
+        if self._background.is_ready:
+            return 0.0
+        seconds = (self._lookups.seconds_to_deadline(), self._background.seconds_to_deadline())
+        return max(0.0, min(seconds))
+
+    def daemon(self) -> str:
+        """Instance of the daemon seen last; empty before the first."""
+        return self._desk.door.daemon()
+
+    # -- sequences ----------------------------------------------------------------------
 
     def lookup(self, sequence: Sequence) -> None:
         self._num_lookups += 1
-        self._lookups.ask(sequence)
+        self._lookups.ask(sequence, self.settings.lookup_timeout_s)
 
-    def poll(self) -> list[tuple[Sequence, int | None]]:
+    def fetch(self, sequence: Sequence, blocks: range) -> None:
+        """Has a hand-off's blocks brought to this node. The answer comes like a lookup's."""
+        self._num_lookups += 1
+        self._lookups.fetch(
+            sequence,
+            blocks,
+            timeout_s=self.settings.load_timeout_s,
+            wait_s=self.settings.handoff_timeout_s + self.settings.load_timeout_s,
+        )
+
+    def poll(self) -> list[Answer]:
         """Lookups answered since the last call."""
         self._desk.poll()
         return self._lookups.answers()
@@ -72,8 +101,42 @@ class StoreConnector:
         self._desk.poll()
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended."""
+        """Nothing is done for it any more: it has ended or holds no pages."""
+        self._background.drop(sequence)
         self._lookups.forget(sequence)
+
+    # -- between steps ------------------------------------------------------------------
+
+    def begin_background_load(self, sequence: Sequence, blocks: range) -> bool:
+        """Starts to fill the sequence's pages of `blocks`, which were found. False: they are not
+        there any more. A hand-off's may be still to be computed: until `hurry` it is the hand-off's
+        own deadline that ends the wait."""
+        ticket = self._lookups.ticket(sequence)
+        if ticket is None:
+            return False
+        is_open = sequence.is_received and sequence.first_token is None
+        settings = self.settings
+        self._background.begin(
+            sequence,
+            blocks,
+            ticket,
+            window_bytes=settings.staging_bytes // 2 // settings.max_background_loads,
+            idle_s=settings.handoff_timeout_s if is_open else settings.load_timeout_s,
+        )
+        return True
+
+    def hurry(self, sequence: Sequence) -> None:
+        """Its prompt is computed by now: what still comes must come soon."""
+        self._background.hurry(sequence, self.settings.load_timeout_s)
+
+    def fill(self) -> list[LayerLoad]:
+        """Writes a bounded part of what has come into pages. Returns background loads that are
+        over."""
+        over = self._background.fill()
+        self._count_loads(over)
+        return over
+
+    # -- in a step ----------------------------------------------------------------------
 
     def begin_loads(self, chunks: Seq[Chunk]) -> dict[Chunk, LayerLoad]:
         """Asks for the first layers at once; tickets of chunks that load nothing are released."""
@@ -86,35 +149,44 @@ class StoreConnector:
             elif not chunk.load:
                 self._lookups.forget(chunk.sequence)  # the device has it all
             else:
+                window_bytes = self.settings.staging_bytes // (4 * len(loading))
+                limits = LoadLimits(
+                    window_bytes=window_bytes,
+                    part_bytes=window_bytes,
+                    idle_s=self.settings.load_timeout_s,
+                )
                 loads[chunk] = LayerLoad(
                     self._desk,
                     self._tensors,
-                    chunk,
-                    ticket,
-                    window_bytes=self._settings.staging_bytes // (4 * len(loading)),
-                    deadline=time.monotonic() + self._settings.load_timeout_s,
+                    self._desk.staging,
+                    limits,
+                    sequence=chunk.sequence,
+                    blocks=chunk.load,
+                    ticket=ticket,
                 )
         return loads
 
     def begin_stores(self, chunks: Seq[Chunk]) -> dict[Chunk, LayerStore]:
-        """None while the store is left alone."""
+        """Of blocks that are full after the step; none while the store is left alone."""
         if self._desk.breaker.is_open:
             return {}
-        deadline = time.monotonic() + self._settings.store_timeout_s
-        return {
-            chunk: LayerStore(self._desk, self._tensors, chunk, deadline=deadline)
-            for chunk in chunks
-            if chunk.store
-        }
+        return {chunk: self._store(chunk) for chunk in chunks if chunk.store}
+
+    def begin_tails(self, chunks: Seq[Chunk]) -> dict[Chunk, LayerStore]:
+        """Of what hand-offs leave over beyond their prompt's last full block."""
+        if self._desk.breaker.is_open:
+            return {}
+        tails = {}
+        for chunk in chunks:
+            sequence, tail = chunk.sequence, chunk.stop % self._tensors.page_tokens
+            is_last = chunk.stop == sequence.num_tokens
+            if isinstance(sequence.handoff, SendHandoff) and is_last and tail:
+                tails[chunk] = self._store_tail(sequence, sequence.handoff, tail)
+        return tails
 
     def end_step(self, loads: Iterable[LayerLoad], stores: Iterable[LayerStore]) -> None:
         """Counts what came of it; the loads' tickets are not needed any more."""
-        for load in loads:
-            self._num_loads += 1
-            self._loads_failed += load.failed
-            self._loaded_bytes += load.loaded_bytes
-            load.chunk.sequence.reuse.loaded_bytes += load.loaded_bytes
-            self._lookups.forget(load.chunk.sequence)
+        self._count_loads(loads)
         for store in stores:
             self._num_stores += 1
             self._stores_given_up += store.given_up
@@ -144,5 +216,37 @@ class StoreConnector:
             outstanding_jobs=self._desk.num_outstanding,
             pending_lookups=self._lookups.num_pending,
             tickets=self._lookups.num_tickets,
-            staging_bytes=self._desk.staging.used_bytes,
+            staging_bytes=self._desk.staging.used_bytes + self._background.staging.used_bytes,
         )
+
+    def _store(self, chunk: Chunk) -> LayerStore:
+        tokens = chunk.sequence.token_ids[: chunk.store.stop * self._tensors.page_tokens]
+        first = chunk.store.start
+
+        def begin(deadline_s: float) -> StoreHandle:
+            return self._desk.kv.begin_store(tokens, first_block=first, deadline_s=deadline_s)
+
+        pages = chunk.sequence.pages[first : chunk.store.stop]
+        return LayerStore(self._desk, self._tensors, pages, begin, deadline=self._store_deadline())
+
+    def _store_tail(self, sequence: Sequence, handoff: SendHandoff, num_tokens: int) -> LayerStore:
+        begin = partial(self._begin_tail, handoff)
+        page = sequence.pages[sequence.num_tokens // self._tensors.page_tokens]
+        return TailStore(
+            self._desk, self._tensors, page, num_tokens, begin, deadline=self._store_deadline()
+        )
+
+    def _begin_tail(self, handoff: SendHandoff, deadline_s: float) -> StoreHandle:
+        return self._desk.kv.begin_request_store(
+            handoff.key, ttl_s=self.settings.handoff_timeout_s, deadline_s=deadline_s
+        )
+
+    def _store_deadline(self) -> float:
+        return time.monotonic() + self.settings.store_timeout_s
+
+    def _count_loads(self, loads: Iterable[LayerLoad]) -> None:
+        for load in loads:
+            self._num_loads += 1
+            self._loads_failed += load.failed
+            self._loaded_bytes += load.loaded_bytes
+            self._lookups.forget(load.sequence)

@@ -53,6 +53,12 @@ class KVTensors:
         token_values = config.num_layers * config.num_kv_heads * config.head_dim * 2
         return token_values * page_tokens * dtype.itemsize
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one layer of one page."""
+        num_kv_heads, _, head_dim = self.keys[0].shape
+        return num_kv_heads * 2 * self.page_tokens * head_dim * self.dtype.itemsize
+
     def empty_blocks(self, num_blocks: int) -> Tensor:
         """Uninitialised host memory for `num_blocks` canonical blocks of one layer."""
         num_kv_heads, _, head_dim = self.keys[0].shape

@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from moontide.kvstore import Group
+from moontide.kvstore import BlockKey, Group, Instance
+from moontide.kvstore.errors import InvalidRequest as InvalidInstance
 
+from ..engine.sequence import Handoff, ReceiveHandoff, SendHandoff
+from ..errors import InvalidRequest
 from ..model import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, Sampling
 
 DEFAULT_MAX_TOKENS = 16
@@ -17,12 +20,40 @@ TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 FinishReason = Literal["stop", "length"]
 NotSupported = Annotated[None, Meta(description="Not supported: leave it out")]
+HandoffId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class StreamOptions(Struct, frozen=True):
     """A stream always ends with a chunk that carries the usage."""
 
     include_usage: bool = True
+
+
+class HandoffRequest(Struct, frozen=True, kw_only=True):
+    """This worker's part in a hand-off, in the shape of vLLM's `kv_transfer_params`. Prefill
+    (`do_remote_decode`): the answer is token 1, and says which store has the KV. Decode
+    (`do_remote_prefill`): the stream says when pages are reserved; it goes on after token 1, which
+    `POST /v1/handoffs/{handoff_id}/first_token` tells."""
+
+    handoff_id: Annotated[HandoffId, Meta(description="Random, for this request only")]
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = False
+    store_instance: Annotated[str, Meta(description="Of the prefill worker's store")] = ""
+
+    def handoff(self) -> Handoff:
+        """Raises InvalidRequest."""
+        key = BlockKey(bytes.fromhex(self.handoff_id))
+        if self.do_remote_decode == self.do_remote_prefill:
+            raise InvalidRequest(
+                f"kv_transfer_params has do_remote_decode={self.do_remote_decode} and "
+                f"do_remote_prefill={self.do_remote_prefill}; exactly one must be true"
+            )
+        if self.do_remote_decode:
+            return SendHandoff(key)
+        try:
+            return ReceiveHandoff(key, str(Instance.parse(self.store_instance)))
+        except InvalidInstance as error:
+            raise InvalidRequest(f"store_instance {self.store_instance!r}: {error}") from error
 
 
 class CompletionRequest(Struct, frozen=True, kw_only=True):
@@ -40,10 +71,26 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     ignore_eos: bool = False
+    resume_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="So many ids at the end of the prompt are output that the caller has",
+        ),
+    ] = 0
+    kv_transfer_params: HandoffRequest | None = None
     n: Annotated[int, Meta(ge=1, le=1)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=1)] | None = None
     logprobs: NotSupported = None
     suffix: NotSupported = None
+
+    def handoff(self) -> Handoff | None:
+        """Raises InvalidRequest."""
+        if self.kv_transfer_params is None:
+            return None
+        if self.kv_transfer_params.do_remote_prefill and not self.stream:
+            raise InvalidRequest("do_remote_prefill needs stream=true: the stream says when")
+        return self.kv_transfer_params.handoff()
 
     def sampling(self) -> Sampling:
         """Raises InvalidRequest. Without a seed one is drawn."""
@@ -73,10 +120,13 @@ class Usage(Struct, frozen=True, kw_only=True):
 class CachedTokens(Struct, frozen=True):
     hbm: int
     dram: int
+    nvme: int
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """Where the prompt's KV came from. Times are unix seconds; null: nothing was loaded."""
+    """Where the prompt's KV came from: tokens and loaded bytes by the tier they lay in, and by the
+    way to this node's DRAM (shm: they lay there). Times are unix seconds, null: nothing was loaded;
+    of a load, when its first and its last layer were in the engine's pages."""
 
     cached_by_tier: CachedTokens
     bytes_by_tier: dict[str, int]
@@ -85,6 +135,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
     last_layer_at: float | None
     prefill_end_at: float | None
     recomputed: bool
+
+
+class HandoffReply(Struct, frozen=True, kw_only=True):
+    """From a decode worker `state`; from a prefill worker the other two, in the last chunk."""
+
+    state: Literal["reserved"] | UnsetType = UNSET
+    handoff_id: str | UnsetType = UNSET
+    store_instance: str | UnsetType = UNSET  # empty: the KV was not stored
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -104,6 +162,17 @@ class Completion(Struct, frozen=True, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     usage: Usage | UnsetType = UNSET
     moontide: Evidence | UnsetType = UNSET
+    kv_transfer_params: HandoffReply | UnsetType = UNSET
+
+
+class FirstToken(Struct, frozen=True):
+    """Token 1 of a hand-off, as the prefill worker sampled it."""
+
+    token_id: TokenId
+
+
+class Taken(Struct, frozen=True):
+    """Token 1 was taken, now or before."""
 
 
 class NamespaceFields(Struct, frozen=True, kw_only=True):

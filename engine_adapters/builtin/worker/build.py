@@ -7,7 +7,7 @@ import torch
 from moontide.kvstore import Group, KVLayout, Namespace
 from moontide.kvstore.service import SettingsError, Size
 
-from ..engine.scheduler import Limits
+from ..engine.plan import Limits
 from ..errors import OutOfMemory
 from ..model import KV_DTYPES, KVTensors, LoadedModel, ModelConfig
 from .memory import available_bytes

@@ -22,6 +22,7 @@ class _EngineCollector(Collector):
         store = stats.store
         gauges = {
             "requests_running": stats.running,
+            "requests_loading": stats.loading,
             "requests_waiting": stats.waiting,
             "pages": stats.pages,
             "pages_referenced": stats.pages_referenced,

@@ -80,7 +80,7 @@ class _Worker:
         door = self._open_door()
         failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         engine = self._make_engine(door, failure)
-        service = WorkerService(engine, self._model, self._namespace)
+        service = WorkerService(engine, self._model, self._namespace, self._settings.role)
         app = build_app(
             service.routes(),
             title="Moontide worker",
@@ -132,7 +132,9 @@ class _Worker:
             StoreSettings(
                 lookup_timeout_s=self._settings.lookup_seconds,
                 load_timeout_s=self._settings.load_seconds,
+                handoff_timeout_s=self._settings.handoff_seconds,
                 staging_bytes=self._settings.staging,
+                max_background_loads=self._settings.max_running,
             ),
         )
         return Engine(

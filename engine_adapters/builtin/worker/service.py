@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from moontide.kvstore import Namespace
 from moontide.kvstore.service import AnyRoute, Call, HttpError, Plain, Route, probe_routes
@@ -16,8 +17,10 @@ from .api import (
     Cleared,
     Completion,
     CompletionRequest,
+    FirstToken,
     ModelDocument,
     NamespaceFields,
+    Taken,
 )
 from .completions import Completions, http_error
 from .metrics import WorkerMetrics
@@ -25,11 +28,22 @@ from .metrics import WorkerMetrics
 _CLEAR_SECONDS = 30.0
 
 
+Role = Literal["prefill", "decode", "both"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStats(EngineStats):
+    role: Role
+
+
 class WorkerService:
     """Answers from the engine. Work is taken while `accepting`."""
 
-    def __init__(self, engine: Engine, model: LoadedModel, namespace: Namespace) -> None:
+    def __init__(
+        self, engine: Engine, model: LoadedModel, namespace: Namespace, role: Role
+    ) -> None:
         self.accepting = False
+        self._role = role
         self._engine = engine
         self._metrics = WorkerMetrics(lambda: engine.stats)
         self._completions = Completions(engine, model, self._metrics)
@@ -48,8 +62,27 @@ class WorkerService:
                 request=CompletionRequest,
                 response=Completion,
                 stream=Completion,
-                errors={400: "the request is at fault", 404: "another model", 503: "no room"},
+                errors={
+                    400: "the request is at fault",
+                    404: "another model",
+                    409: "the hand-off's id is in use",
+                    503: "no room",
+                },
                 max_body_bytes=16 << 20,
+            ),
+            Route(
+                method="POST",
+                path="/v1/handoffs/{handoff_id}/first_token",
+                handler=self._first_token,
+                summary="Tell a decode worker token 1 of a hand-off; once more is no error",
+                request=FirstToken,
+                response=Taken,
+                errors={
+                    400: "no token of this model",
+                    404: "unknown, or its request has ended",
+                    409: "it was given another one",
+                    503: "the engine is not running",
+                },
             ),
             Route(
                 method="GET",
@@ -76,13 +109,16 @@ class WorkerService:
                 path="/v1/stats",
                 handler=self._stats,
                 summary="Counters of the engine and of its use of the store",
-                response=EngineStats,
+                response=WorkerStats,
             ),
         ]
 
     async def _complete(self, call: Call[CompletionRequest, None]) -> Any:
         self._check_ready(call)
         return await self._completions.create(call)
+
+    async def _first_token(self, call: Call[FirstToken, None]) -> Taken:
+        return await self._completions.give_first_token(call)
 
     async def _tokenizer(self, call: Plain) -> ModelDocument:
         return self._document
@@ -102,8 +138,10 @@ class WorkerService:
                 retryable=True,
             ) from error
 
-    async def _stats(self, call: Plain) -> EngineStats:
-        return self._engine.stats
+    async def _stats(self, call: Plain) -> WorkerStats:
+        stats = self._engine.stats
+        known = {field.name: getattr(stats, field.name) for field in fields(stats)}
+        return WorkerStats(role=self._role, **known)
 
     def _check_ready(self, call: Call[Any, Any]) -> None:
         if not (self.accepting and self._engine.is_alive):

@@ -23,7 +23,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     ] = ""
     role: Annotated[
         Literal["prefill", "decode", "both"],
-        Meta(description="Part of a request this worker computes"),
+        Meta(description="Part of a request this worker is offered; it can compute any"),
     ] = "both"
     store: Annotated[
         str, Meta(description="Store daemon, unix:PATH; none: run without a store")
@@ -57,16 +57,30 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
         float, Meta(description="Longest wait for the store to say what it has", gt=0, le=60)
     ] = 0.25
     load_seconds: Annotated[
-        float, Meta(description="Longest wait for cached blocks before recomputing", gt=0, le=60)
+        float,
+        Meta(
+            description="Longest time in which nothing of a load comes, before recomputing",
+            gt=0,
+            le=60,
+        ),
     ] = 2.0
+    handoff_seconds: Annotated[
+        float,
+        Meta(
+            description="Longest wait of a hand-off for its first token once pages are reserved",
+            gt=0,
+            le=600,
+        ),
+    ] = 60.0
     staging: Annotated[
         Size, Meta(description="Memory for blocks on their way to and from the store", ge=1 << 20)
     ] = Size(256 << 20)
 
     def __post_init__(self) -> None:
-        if self.role != "both":
+        if self.role != "both" and self.store == NO_STORE:
             raise ValueError(
-                f"role={self.role}: this version computes whole requests only; use --role both"
+                f"role={self.role} with store={NO_STORE}: KV is handed over through stores; give "
+                "one, or use --role both"
             )
         if self.store != NO_STORE and not self.store.startswith("unix:"):
             raise ValueError(f"store={self.store}: write unix:PATH of a daemon's socket, or none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +18,9 @@ import torch
 
 from moontide.engine_adapters.builtin.engine.engine import Engine
 from moontide.engine_adapters.builtin.engine.kv_jobs import KvJobs
-from moontide.engine_adapters.builtin.engine.output import Output
-from moontide.engine_adapters.builtin.engine.scheduler import Limits
-from moontide.engine_adapters.builtin.engine.sequence import Reuse
+from moontide.engine_adapters.builtin.engine.output import Output, Reserved
+from moontide.engine_adapters.builtin.engine.plan import Limits
+from moontide.engine_adapters.builtin.engine.sequence import Handoff, Reuse
 from moontide.engine_adapters.builtin.engine.store_connector import StoreConnector, StoreSettings
 from moontide.engine_adapters.builtin.engine.store_door import Door, NoStore
 from moontide.engine_adapters.builtin.model import (
@@ -87,9 +88,27 @@ class Answer:
 class Running:
     """One request; `outputs` fills from the engine thread."""
 
-    def __init__(self, engine: Engine, prompt: Sequence[int], sampling: Sampling) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        num_resumed: int = 0,
+        handoff: Handoff | None = None,
+    ) -> None:
         self.outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
-        self.id = engine.submit(prompt, sampling, self.outputs.put)
+        self.reserved = threading.Event()
+        self.id = engine.submit(
+            prompt, sampling, self._hear, num_resumed=num_resumed, handoff=handoff
+        )
+
+    def _hear(self, news: Output | Reserved) -> None:
+        if isinstance(news, Output):
+            self.outputs.put(news)
+        else:
+            assert not self.reserved.is_set()
+            self.reserved.set()
 
     def result(self) -> Answer:
         tokens: list[int] = []
@@ -110,9 +129,18 @@ class Bench:
     engine: Engine
     decoder: RecordingDecoder
 
-    def start(self, prompt: Sequence[int], max_tokens: int = 6, **sampling: Any) -> Running:
+    def start(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = 6,
+        *,
+        num_resumed: int = 0,
+        handoff: Handoff | None = None,
+        **sampling: Any,
+    ) -> Running:
         settings = {"temperature": 0.0, "ignore_eos": True, **sampling}
-        return Running(self.engine, prompt, Sampling(max_tokens=max_tokens, **settings))
+        fixed = Sampling(max_tokens=max_tokens, **settings)
+        return Running(self.engine, prompt, fixed, num_resumed=num_resumed, handoff=handoff)
 
     def run(self, prompt: Sequence[int], max_tokens: int = 6, **sampling: Any) -> Answer:
         return self.start(prompt, max_tokens, **sampling).result()
@@ -139,8 +167,9 @@ class Bench:
     def is_idle(self) -> bool:
         stats = self.engine.stats
         store = stats.store
-        held = (stats.running, stats.waiting, stats.pages_referenced, store.outstanding_jobs)
-        return not any((*held, store.pending_lookups, store.tickets, store.staging_bytes))
+        held = (stats.running, stats.loading, stats.waiting, stats.pages_referenced)
+        jobs = (store.outstanding_jobs, store.pending_lookups, store.tickets)
+        return not any((*held, *jobs, store.staging_bytes))
 
 
 MakeBench = Callable[..., Bench]
