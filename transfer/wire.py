@@ -10,6 +10,9 @@ body of `length` bytes; then requests, pipelined, answered in order:
     READ  segment, offset, length            → DATA ‖ length bytes   | FAILED ‖ reason
     WRITE segment, offset, length ‖ payload  → DONE                  | FAILED ‖ reason
 
+`version` is that of the frame's layout, which is 1 for every kind so far. The handshake agrees on
+the newest version both ends speak; a kind that came with a newer one is not sent then.
+
 Both ends prove that they hold the cluster token, over both nonces (HMAC-SHA256), before a request
 is read. Lengths are checked against their bounds before anything is allocated.
 """
@@ -31,6 +34,7 @@ OLDEST_VERSION = 1
 MAGIC = b"MX"
 HEADER = struct.Struct("<2sBBIQQQ")
 HEADER_BYTES = HEADER.size
+FRAME_VERSION = 1
 NONCE_BYTES = 32
 MAX_HANDSHAKE_BYTES = 2048
 MAX_REASON_BYTES = 512
@@ -111,7 +115,7 @@ BodyT = TypeVar("BodyT", bound=Body)
 
 def encode_header(header: Header) -> bytes:
     kind, segment, request_id, offset, length = header
-    return HEADER.pack(MAGIC, WIRE_VERSION, kind, segment, request_id, offset, length)
+    return HEADER.pack(MAGIC, FRAME_VERSION, kind, segment, request_id, offset, length)
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
@@ -120,11 +124,11 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
         magic, version, kind_code, segment, request_id, offset, length = HEADER.unpack(data)
     except struct.error as error:
         raise Malformed(f"a header of {len(data)} bytes; it has {HEADER_BYTES}") from error
-    if magic != MAGIC or not OLDEST_VERSION <= version <= WIRE_VERSION:
+    if magic != MAGIC or version != FRAME_VERSION:
         raise Malformed(f"magic {magic!r}, version {version}: no frame of the transfer wire")
     kind = _KINDS.get(kind_code)
     if kind is None:
-        raise Malformed(f"kind {kind_code} is unknown to version {version}")
+        raise Malformed(f"kind {kind_code} is unknown to wire version {WIRE_VERSION}")
     least, most = _LENGTHS[kind]
     if not least <= length <= most or offset > MAX_OFFSET:
         raise Malformed(

@@ -35,7 +35,7 @@ def greet(sock: socket.socket, token: bytes, *, client: str, server: str, deadli
     expected = wire.server_proof(token, challenge, hello, welcome.version)
     if not hmac.compare_digest(expected, welcome.proof):
         raise AccessDenied(f"whoever answers for {server} does not hold the cluster token")
-    return wire.common_version(welcome.version, welcome.version)
+    return welcome.version
 
 
 def receive_guest(sock: socket.socket, token: bytes, *, server: str, deadline: float) -> wire.Hello:

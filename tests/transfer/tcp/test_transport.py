@@ -1,0 +1,391 @@
+"""The TCP transport against peers that stop, vanish, lie or restart."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from moontide.transfer import SegmentRegistry, TcpLimits, TcpTransport, wire
+from moontide.transfer.errors import InvalidRequest
+from moontide.transfer.tcp.stream import StreamLimits
+from moontide.transfer.types import (
+    Instance,
+    Opcode,
+    SegmentAddress,
+    SliceState,
+    TransferCounters,
+    TransferRequest,
+)
+from moontide.transfer.wire import Header, Kind
+
+from .peers import (
+    DONE,
+    PEER,
+    SOON,
+    TOKEN,
+    Client,
+    client,
+    data_frame,
+    eventually,
+    exactly,
+    next_header,
+    scripted,
+    serve_zeros,
+    serving,
+)
+
+ONE_STREAM = TcpLimits(streams_per_peer=1)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def buffer(num_bytes: int, fill: bytes = b"-") -> memoryview:
+    return memoryview(bytearray(fill * num_bytes))
+
+
+@pytest.mark.parametrize("end", ["deadline", "cancel"])
+def test_r10_memory_is_let_go_in_the_middle_of_a_payload(stack: ExitStack, end: str) -> None:
+    half_sent, go_on = threading.Event(), threading.Event()
+
+    def script(sock: socket.socket) -> None:
+        request = next_header(sock)
+        frame = data_frame(request, b"x" * request.length)
+        sock.sendall(frame[:-500_000])
+        half_sent.set()
+        assert go_on.wait(SOON)
+        sock.sendall(frame[-500_000:])
+        serve_zeros(sock)
+
+    server = scripted(stack, script)
+    here = client(stack, server.address, ONE_STREAM)
+    local = buffer(1_000_000)
+    batch = here.read(local, within=0.2 if end == "deadline" else SOON)
+    assert half_sent.wait(SOON)
+    eventually(lambda: local[499_000] == ord("x"), "the first half arrives")
+    if end == "cancel":
+        here.transport.cancel(batch)
+    status = here.wait(batch)
+    assert status.state is (SliceState.CANCELLED if end == "cancel" else SliceState.FAILED)
+    local[:] = b"b" * len(local)  # its next use
+    go_on.set()
+    assert here.wait(here.read(buffer(10))) == DONE  # the connection is as good as before
+    assert bytes(local) == b"b" * len(local)
+    assert server.connections == 1
+    assert here.transport.counters() == TransferCounters(10, 0, 1, 1, 0)
+
+
+def test_r10_a_peer_that_is_lost_twice_fails_the_slice(stack: ExitStack) -> None:
+    def script(sock: socket.socket) -> None:
+        request = next_header(sock)
+        sock.sendall(data_frame(request, b"x" * request.length)[:-1])
+
+    server = scripted(stack, script, script, script)
+    here = client(stack, server.address, ONE_STREAM)
+    status = here.wait(here.read(buffer(100_000)))
+    assert (status.state, status.code) == (SliceState.FAILED, "unavailable")
+    assert server.connections == 2
+    assert here.transport.counters() == TransferCounters(0, 0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("failing", range(6))
+def test_r10_a_failure_at_any_slice_is_never_reported_done(stack: ExitStack, failing: int) -> None:
+    """Slice `failing` is refused; the connection ends after it, and so does the next one."""
+
+    def answers_some(sock: socket.socket) -> None:
+        requests = [next_header(sock) for _ in range(6)]
+        for request in requests[:failing]:
+            sock.sendall(data_frame(request, b"x" * request.length))
+        sock.sendall(wire.encode_reason(requests[failing].request_id, "out_of_range: injected"))
+
+    def leaves(sock: socket.socket) -> None:
+        next_header(sock)
+
+    here = client(stack, scripted(stack, answers_some, leaves).address, ONE_STREAM)
+    local = [buffer(1000) for _ in range(6)]
+    requests = [
+        TransferRequest(Opcode.READ, view, SegmentAddress(PEER, 0), offset)
+        for offset, view in enumerate(local)
+    ]
+    batch = here.transport.submit(requests, deadline=time.monotonic() + SOON)
+    eventually(lambda: batch in here.transport.finished(), "the batch ends")
+    statuses = here.transport.poll(batch)
+    lost = "unavailable"
+    assert [status.code for status in statuses] == [
+        *[""] * failing,
+        "out_of_range",
+        *[lost] * (5 - failing),
+    ]
+    for status, view in zip(statuses, local, strict=True):
+        assert bytes(view) == (b"x" if status == DONE else b"-") * 1000
+    assert here.transport.counters() == TransferCounters(1000 * failing, 0, failing, 6 - failing)
+
+
+def test_r10_memory_of_ended_slices_is_never_touched_again(stack: ExitStack) -> None:
+    """Random sizes, deadlines and cancels under load; ended slices' memory gets its next use at
+    once, and keeps it."""
+    rng = random.Random(1016)
+    registry = SegmentRegistry()
+    registry.add(0, buffer(4 << 20, b"x"))
+    server = stack.enter_context(serving(registry))
+    here = client(stack, server.address)
+    reused: list[memoryview] = []
+    for _ in range(60):
+        local = [buffer(rng.choice([100, 50_000, 3 << 20])) for _ in range(4)]
+        batches = [here.read(view, within=rng.choice([0.002, SOON])) for view in local]
+        here.transport.cancel(rng.choice(batches))
+        for view, batch in zip(local, batches, strict=True):
+            status = here.wait(batch)
+            if status == DONE:
+                assert bytes(view) == b"x" * len(view)
+            view[:] = b"b" * len(view)
+        reused = [*reused[-8:], *local]
+        assert all(bytes(view) == b"b" * len(view) for view in reused)
+    counted = here.transport.counters()
+    assert counted.slices_done + counted.slices_failed == 240
+    assert counted.slices_done > 60
+    assert server.report().broken == 0
+
+
+def test_a_read_is_tried_again_on_another_connection(stack: ExitStack) -> None:
+    def broken(sock: socket.socket) -> None:
+        request = next_header(sock)
+        sock.sendall(data_frame(request, b"x" * request.length)[:-1])
+
+    here = client(stack, scripted(stack, broken, serve_zeros).address, ONE_STREAM)
+    local = buffer(100_000)
+    assert here.wait(here.read(local)) == DONE
+    assert bytes(local) == bytes(100_000)
+
+
+def test_a_write_that_may_have_arrived_is_not_repeated(stack: ExitStack) -> None:
+    def takes_it_and_leaves(sock: socket.socket) -> None:
+        exactly(sock, next_header(sock).length)
+
+    server = scripted(stack, takes_it_and_leaves, takes_it_and_leaves)
+    here = client(stack, server.address, ONE_STREAM)
+    status = here.wait(here.write(buffer(1000)))
+    assert (status.state, status.code) == (SliceState.FAILED, "unavailable")
+    assert server.connections == 1
+
+
+def test_a_write_cut_short_by_its_deadline_ends_the_connection(stack: ExitStack) -> None:
+    ended = threading.Event()
+
+    def never_reads(sock: socket.socket) -> None:
+        assert ended.wait(SOON)
+
+    server = scripted(stack, never_reads, serve_zeros)
+    here = client(stack, server.address, ONE_STREAM)
+    status = here.wait(here.write(buffer(64 << 20), within=0.2))
+    assert status.reason == "deadline"
+    ended.set()
+    assert here.wait(here.read(buffer(10))) == DONE
+    assert server.connections == 2
+
+
+def test_r16_notices_for_unknown_ids_are_counted_and_harmless(stack: ExitStack) -> None:
+    def forges(sock: socket.socket) -> None:
+        request = next_header(sock)
+        forged = Header(Kind.DATA, request_id=request.request_id + 77, length=request.length)
+        sock.sendall(wire.encode_header(Header(Kind.DONE, request_id=12345)))
+        sock.sendall(wire.encode_header(forged) + b"z" * request.length)
+        sock.sendall(wire.encode_reason(2**64 - 1, "forged"))
+        sock.sendall(data_frame(request, b"x" * request.length))
+        sock.sendall(data_frame(request, b"y" * request.length))  # it had finished
+        serve_zeros(sock)
+
+    here = client(stack, scripted(stack, forges).address, ONE_STREAM)
+    local = buffer(100_000)
+    assert here.wait(here.read(local)) == DONE
+    assert here.wait(here.read(buffer(10))) == DONE
+    assert bytes(local) == b"x" * 100_000
+    assert here.transport.counters() == TransferCounters(100_010, 0, 2, 0, unknown_notices=4)
+
+
+@pytest.mark.parametrize("lie", ["length", "kind", "no answer", "garbage"])
+def test_answers_that_make_no_sense_end_the_connection(stack: ExitStack, lie: str) -> None:
+    def script(sock: socket.socket) -> None:
+        request = next_header(sock)
+        frames = {
+            "length": wire.encode_header(
+                Header(Kind.DATA, request_id=request.request_id, length=request.length + 1)
+            ),
+            "kind": wire.encode_header(Header(Kind.DONE, request_id=request.request_id)),
+            "no answer": wire.encode_header(request),
+            "garbage": os.urandom(32),
+        }
+        sock.sendall(frames[lie] + bytes(2000))
+
+    here = client(stack, scripted(stack, script, script).address, ONE_STREAM)
+    local = buffer(1000)
+    status = here.wait(here.read(local))
+    assert (status.state, status.code) == (SliceState.FAILED, "malformed")
+    assert bytes(local) == b"-" * 1000
+
+
+def test_a_silent_peer_is_left_after_the_stall(stack: ExitStack) -> None:
+    def silent(sock: socket.socket) -> None:
+        while sock.recv(1 << 16):
+            pass
+
+    limits = TcpLimits(streams_per_peer=1, stream=StreamLimits(stall_seconds=0.1))
+    here = client(stack, scripted(stack, silent, silent).address, limits)
+    status = here.wait(here.read(buffer(10)))
+    assert (status.state, status.code) == (SliceState.FAILED, "unavailable")
+    assert "0.1 s" in status.reason
+
+
+@pytest.mark.parametrize(("dial_seconds", "reason"), [(0.1, "unavailable"), (5.0, "deadline")])
+def test_a_peer_that_never_shakes_hands(stack: ExitStack, dial_seconds: float, reason: str) -> None:
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    limits = TcpLimits(dial_seconds=dial_seconds)
+    here = client(stack, listener.getsockname(), limits)
+    started = time.monotonic()
+    assert here.wait(here.read(buffer(10), within=0.5)).code == reason
+    assert time.monotonic() - started < 2
+
+
+def test_nobody_listens(stack: ExitStack) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+    here = client(stack, address)
+    status = here.wait(here.read(buffer(5 << 20)))
+    assert status.code == "unavailable"
+    assert PEER in status.reason
+
+
+def test_the_token_is_proved_by_both_sides(stack: ExitStack) -> None:
+    registry = SegmentRegistry()
+    registry.add(0, buffer(100))
+    server = stack.enter_context(serving(registry))
+    stranger = Client(server.address, token=b"guess")
+    stack.callback(stranger.transport.close)
+    assert stranger.wait(stranger.read(buffer(10))).code == "access_denied"
+    eventually(lambda: server.report().refused == 1, "the server counts it")
+
+    def impostor() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.sendall(wire.encode_body(wire.Challenge(bytes(32))))
+            exactly(sock, next_header(sock).length)
+            sock.sendall(wire.encode_body(wire.Welcome(1, bytes(32))))
+            assert sock.recv(1) == b""  # not one request
+
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    thread = threading.Thread(target=impostor)
+    thread.start()
+    here = client(stack, listener.getsockname(), ONE_STREAM)
+    status = here.wait(here.read(buffer(10)))
+    assert status.code == "access_denied"
+    assert "does not hold" in status.reason
+    thread.join(SOON)
+
+
+def test_r25_a_peer_restarted_under_its_address_is_another_one(stack: ExitStack) -> None:
+    """A restart loop under load: bytes come only from the instance that was addressed."""
+    port = 0
+    stale: list[Client] = []
+    for life in range(1, 5):
+        instance = str(Instance("peer", 1, bytes([life] * 16)))
+        registry = SegmentRegistry()
+        registry.add(0, buffer(200_000, bytes([life])))
+        with serving(registry, instance=instance, port=port) as server:
+            port = server.address[1]
+            fresh = Client(server.address, instance=instance)
+            stack.callback(fresh.transport.close)
+            local = buffer(200_000)
+            assert fresh.wait(fresh.read(local)) == DONE
+            assert set(bytes(local)) == {life}
+            for old in stale:
+                local = buffer(200_000)
+                status = old.wait(old.read(local))
+                assert status.code == "other_instance"
+                assert old.instance in status.reason
+                assert set(bytes(local)) == {ord("-")}
+            stale.append(fresh)
+            running = fresh.read(buffer(200_000))
+        assert fresh.wait(running).state in (SliceState.DONE, SliceState.FAILED)
+
+
+def test_routes_come_and_go(stack: ExitStack) -> None:
+    def silent(sock: socket.socket) -> None:
+        while sock.recv(1 << 16):
+            pass
+
+    transport = TcpTransport(TOKEN, Instance.new("here"), TcpLimits(max_routes=1))
+    stack.callback(transport.close)
+    transport.add_route("a", "127.0.0.1", 1)
+    with pytest.raises(InvalidRequest, match="at most 1"):
+        transport.add_route("b", "127.0.0.1", 1)
+    here = client(stack, scripted(stack, silent).address)
+    batch = here.read(buffer(10))
+    here.transport.drop_route(PEER)
+    assert here.wait(batch).code == "no_route"
+    assert here.wait(here.read(buffer(10))).code == "no_route"
+    registry = SegmentRegistry()
+    registry.add(0, buffer(10))
+    server = stack.enter_context(serving(registry))
+    here.transport.add_route(PEER, *server.address)
+    here.transport.add_route(PEER, *server.address)
+    assert here.wait(here.read(buffer(10))) == DONE
+
+
+def test_idle_connections_end_and_come_back(stack: ExitStack) -> None:
+    registry = SegmentRegistry()
+    registry.add(0, buffer(100))
+    server = stack.enter_context(serving(registry))
+    here = client(stack, server.address, TcpLimits(stream=StreamLimits(idle_seconds=0.05)))
+    for accepted in (1, 2):
+        assert here.wait(here.read(buffer(100))) == DONE
+        eventually(lambda: server.report().connections == 0, "the idle connection ends")
+        assert server.report().accepted == accepted
+    assert server.report().broken == 0
+
+
+PEER_PROCESS = f"""
+import socket, sys
+from moontide.transfer import SegmentRegistry, TransferServer
+registry = SegmentRegistry()
+registry.add(0, memoryview(bytes(1 << 20)) )
+listener = socket.create_server(("127.0.0.1", 0))
+server = TransferServer(listener, token={TOKEN!r}, instance={PEER!r}, segments=registry)
+server.start()
+print(server.address[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_stopped_and_a_killed_process(stack: ExitStack) -> None:
+    peer = subprocess.Popen(
+        [sys.executable, "-c", PEER_PROCESS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    stack.enter_context(peer)
+    stack.callback(peer.kill)
+    assert peer.stdout is not None
+    here = client(stack, ("127.0.0.1", int(peer.stdout.readline())))
+    assert here.wait(here.read(buffer(1 << 20))) == DONE
+    peer.send_signal(signal.SIGSTOP)
+    started = time.monotonic()
+    assert here.wait(here.read(buffer(1 << 20), within=0.3)).reason == "deadline"
+    assert time.monotonic() - started < 2
+    batch = here.read(buffer(1 << 20))
+    peer.kill()
+    assert here.wait(batch).code == "unavailable"
+    assert time.monotonic() - started < 5

@@ -1,0 +1,111 @@
+"""Layer streams: what has arrived, against a dict-sized model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moontide.transfer import Manifest, Notice
+
+
+def checksum(entry: int, layer: int) -> int:
+    return entry * 1000 + layer + (1 << 63)
+
+
+def announced(*layers: int) -> Manifest:
+    manifest = Manifest(layers)
+    for entry, count in enumerate(layers):
+        for layer in range(count):
+            assert manifest.announce(entry, layer, checksum(entry, layer))
+    return manifest
+
+
+def test_the_watermark_counts_leading_layers() -> None:
+    manifest = announced(3, 2)
+    manifest.arrived(0, 1, checksum(0, 1))
+    assert (manifest.watermark(0), manifest.watermark(1)) == (0, 0)
+    manifest.arrived(0, 0, checksum(0, 0))
+    assert manifest.watermark(0) == 2
+    manifest.arrived(0, 2, checksum(0, 2))
+    assert (manifest.watermark(0), manifest.is_whole) == (3, False)
+    for layer in range(2):
+        manifest.arrived(1, layer, checksum(1, layer))
+    assert manifest.is_whole
+    assert manifest.failed_entries == []
+
+
+def test_r16_repeated_and_unknown_notices_are_counted_and_harmless() -> None:
+    manifest = announced(2)
+    assert manifest.arrived(0, 0, checksum(0, 0)) is Notice.NEW
+    assert manifest.arrived(0, 0, checksum(0, 0)) is Notice.REPEATED
+    assert manifest.arrived(0, 0, 5) is Notice.REPEATED
+    assert manifest.failed(0, 0) is Notice.REPEATED
+    for entry, layer in [(1, 0), (-1, 0), (0, 2), (0, -1), (1 << 40, 1 << 40)]:
+        assert manifest.arrived(entry, layer, 0) is Notice.UNKNOWN
+        assert manifest.failed(entry, layer) is Notice.UNKNOWN
+        assert not manifest.announce(entry, layer, 0)
+    assert (manifest.notices(Notice.REPEATED), manifest.notices(Notice.UNKNOWN)) == (3, 10)
+    assert (manifest.watermark(0), manifest.is_whole, manifest.is_ended) == (1, False, False)
+    assert manifest.arrived(0, 1, checksum(0, 1)) is Notice.NEW
+    assert manifest.is_whole
+
+
+def test_a_wrong_checksum_fails_the_layer() -> None:
+    manifest = announced(2, 1)
+    assert manifest.arrived(0, 0, 7) is Notice.MISMATCH
+    assert manifest.arrived(0, 0, checksum(0, 0)) is Notice.REPEATED
+    manifest.arrived(0, 1, checksum(0, 1))
+    manifest.arrived(1, 0, checksum(1, 0))
+    assert manifest.is_ended
+    assert not manifest.is_whole
+    assert (manifest.watermark(0), manifest.failed_entries) == (0, [0])
+
+
+def test_a_layer_nobody_announced_is_not_taken() -> None:
+    manifest = Manifest([1])
+    assert manifest.arrived(0, 0, 0) is Notice.MISMATCH
+    assert manifest.failed_entries == [0]
+
+
+def test_an_announcement_stands() -> None:
+    manifest = announced(1)
+    assert manifest.announce(0, 0, checksum(0, 0))
+    assert not manifest.announce(0, 0, 3)
+    assert manifest.arrived(0, 0, checksum(0, 0)) is Notice.NEW
+
+
+@pytest.mark.parametrize("layers", [[], [0], [2, 0]])
+def test_an_empty_manifest_is_refused(layers: list[int]) -> None:
+    with pytest.raises(ValueError, match="one at least"):
+        Manifest(layers)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["arrived", "wrong", "failed"]), st.integers(-1, 3), st.integers(0, 4)
+    )
+)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), EVENTS)
+def test_any_order_of_notices_matches_the_model(
+    layers: list[int], events: list[tuple[str, int, int]]
+) -> None:
+    manifest = announced(*layers)
+    model: dict[tuple[int, int], bool] = {}
+    known = {(entry, layer) for entry, count in enumerate(layers) for layer in range(count)}
+    for event, entry, layer in events:
+        if event == "failed":
+            manifest.failed(entry, layer)
+        else:
+            manifest.arrived(entry, layer, checksum(entry, layer) + (event == "wrong"))
+        if (entry, layer) in known:
+            model.setdefault((entry, layer), event == "arrived")
+        manifest.check_integrity()
+    for entry, count in enumerate(layers):
+        leading = next((n for n in range(count) if not model.get((entry, n))), count)
+        assert manifest.watermark(entry) == leading
+    assert manifest.is_ended == (model.keys() == known)
+    assert manifest.is_whole == (model.keys() == known and all(model.values()))
+    assert manifest.failed_entries == sorted({entry for (entry, _), ok in model.items() if not ok})
