@@ -158,12 +158,15 @@ class StoreDaemon:
         return await HttpServer.start(app, self._admin)
 
     def _report(self) -> StoreReport:
+        if self._peers is not None:
+            self._counters.transports["tcp"] = self._peers.transfers()
         return make_report(
             self._store.stats(time.monotonic()),
             self._counters,
             connections=self._server.num_connections,
             client_processes=len(self._gate.clients),
             event_streams=self._api.num_event_streams,
+            peers=self._peers.report() if self._peers is not None else None,
         )
 
     def _record(self, admin: HttpServer) -> StoreRecord:

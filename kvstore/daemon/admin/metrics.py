@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..peers import PeerReport
 from .report import StoreReport
 
 _PREFIX = "moontide_store_"
@@ -95,6 +96,8 @@ class _ReportCollector(Collector):
             values = {transport: getattr(stats, field) for transport, stats in transports}
             yield _labelled(name, "transport", text, values)
         yield self._segments()
+        if self._report.peers is not None:
+            yield from _peers(self._report.peers)
 
     def _tiers(self) -> Iterator[Metric]:
         tiers = self._report.tiers
@@ -126,6 +129,20 @@ class _ReportCollector(Collector):
         ):
             gauge.add_metric([use], count)
         return gauge
+
+
+def _peers(report: PeerReport) -> Iterator[Metric]:
+    gauge = GaugeMetricFamily(_PREFIX + "peers", "Other stores of the cluster", labels=["state"])
+    gauge.add_metric(["up"], len(report.up))
+    gauge.add_metric(["away"], len(report.known) - len(report.up))
+    yield gauge
+    values = {"filled": report.filled_entries, "failed": report.failed_entries}
+    yield _labelled("peer_fills", "result", "Entries that were to come from peers", values)
+    yield CounterMetricFamily(
+        _PREFIX + "peer_corrupt_extents",
+        "Layer extents that came with other bytes than their checksum",
+        value=report.corrupt_extents,
+    )
 
 
 def _labelled(name: str, label: str, text: str, values: Mapping[str, int]) -> Metric:

@@ -8,6 +8,7 @@ import msgspec
 
 from ...store import Stats
 from ..counters import Counters
+from ..peers import PeerReport
 
 
 class TransportStats(msgspec.Struct, frozen=True):
@@ -32,6 +33,7 @@ class StoreReport(Stats, frozen=True, kw_only=True):
     refused: dict[str, int]  # connections, by reason
     internal_errors: int
     transports: dict[str, TransportStats]  # between this node's DRAM and disk or other nodes
+    peers: PeerReport | None  # None: this daemon looks for none
 
 
 def make_report(
@@ -41,6 +43,7 @@ def make_report(
     connections: int,
     client_processes: int,
     event_streams: int,
+    peers: PeerReport | None = None,
 ) -> StoreReport:
     return StoreReport(
         **msgspec.structs.asdict(stats),
@@ -57,4 +60,5 @@ def make_report(
             name: TransportStats(**dataclasses.asdict(each))
             for name, each in counters.transports.items()
         },
+        peers=peers,
     )

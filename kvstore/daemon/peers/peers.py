@@ -14,6 +14,7 @@ from ...following import event_session
 from ...index import PrefixIndex
 from ...membership import Membership
 from ...store import Store
+from ..counters import TransportCounters
 from ..sources import BlockSource, HandOffSource
 from .block_source import PeerBlockSource
 from .connection import LinkIdentity
@@ -29,15 +30,6 @@ IN_FLIGHT_BYTES = 64 << 20
 VERIFY_THREADS = 2
 MAX_INDEXED_BLOCKS = 2_000_000
 MAX_INDEXED_STRINGS = 500_000
-
-
-class TransferCounts(msgspec.Struct, frozen=True):
-    """One way bytes come to this node's DRAM and leave it, since the start."""
-
-    bytes_in: int = 0
-    bytes_out: int = 0
-    slices_done: int = 0
-    slices_failed: int = 0
 
 
 class PeerReport(msgspec.Struct, frozen=True):
@@ -106,17 +98,15 @@ class Peers:
         await asyncio.to_thread(self._transport.close)
         await asyncio.to_thread(self._server.close)
 
-    def transfers(self) -> dict[str, TransferCounts]:
-        """By transport."""
+    def transfers(self) -> TransportCounters:
+        """What went over TCP so far, at both ends of it: read from peers, and by peers."""
         own, served = self._transport.counters(), self._server.report().moved
-        return {
-            "tcp": TransferCounts(
-                bytes_in=own.bytes_in + served.bytes_in,
-                bytes_out=own.bytes_out + served.bytes_out,
-                slices_done=own.slices_done + served.slices_done,
-                slices_failed=own.slices_failed + served.slices_failed,
-            )
-        }
+        return TransportCounters(
+            bytes_in=own.bytes_in + served.bytes_in,
+            bytes_out=own.bytes_out + served.bytes_out,
+            slices_done=own.slices_done + served.slices_done,
+            slices_failed=own.slices_failed + served.slices_failed,
+        )
 
     def report(self) -> PeerReport:
         neighbours = self._roster.neighbours()

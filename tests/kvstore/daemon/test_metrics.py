@@ -10,9 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from moontide.kvstore.daemon.admin.metrics import render
 from moontide.kvstore.daemon.admin.report import StoreReport, make_report
 from moontide.kvstore.daemon.counters import Counters
+from moontide.kvstore.daemon.peers import PeerReport
 from moontide.kvstore.store import Stats, TierStats
 
-LABELS = {"tier", "transport", "result", "type", "code", "reason", "use"}
+LABELS = {"tier", "transport", "result", "type", "code", "reason", "use", "state"}
+PEER_COUNTS = set(PeerReport.__struct_fields__) - {"known", "up"}
 NOT_UNITS = re.compile(r"_(ms|us|seconds_total|kb|mb|gb|minutes|percent)$")
 
 
@@ -29,7 +31,10 @@ def report() -> StoreReport:
     counters.failures["busy"] += 1
     counters.closed["stalled"] += 1
     counters.refused["clients"] += 1
-    return make_report(stats, counters, connections=2, client_processes=1, event_streams=0)
+    peers = PeerReport(known=["b", "c"], up=["b"], **dict.fromkeys(PEER_COUNTS, 1))
+    return make_report(
+        stats, counters, connections=2, client_processes=1, event_streams=0, peers=peers
+    )
 
 
 def test_every_name_follows_the_house_style(report: StoreReport) -> None:

@@ -98,10 +98,10 @@ def test_lookups_at_once_share_one_fill(
 ) -> None:
     tokens = next(PROMPTS)
     first, second = stores
-    write_prompt(first, tokens)
-    wait_until(lambda: _indexed(second, tokens))
     with client_of(nodes[1]) as client:
         before = client.stats()["transports"]["tcp"]["slices_done"]
+        write_prompt(first, tokens)
+        wait_until(lambda: _indexed(second, tokens))
         jobs = [second.submit_lookup(tokens, pin_s=5.0, deadline_s=5.0) for _ in range(8)]
         hits = []
         wait_until(lambda: hits.extend(second.poll()) or len(hits) == len(jobs))
