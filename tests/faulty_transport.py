@@ -12,6 +12,7 @@ from moontide.transfer.types import (
     Opcode,
     SliceState,
     SliceStatus,
+    TransferCounters,
     TransferRequest,
 )
 
@@ -83,6 +84,10 @@ class FaultyTransport:
         self._inner.forget(batch)
         self._failing.pop(batch, None)
         self._corrupting.pop(batch, None)
+
+    def counters(self) -> TransferCounters:
+        """Those of `inner`: slices that failed here were done there."""
+        return self._inner.counters()
 
     def close(self) -> None:
         self._inner.close()

@@ -55,6 +55,9 @@ class Transport(Protocol):
     def forget(self, batch: BatchId) -> None:
         """Cancels what is pending and drops the batch; unknown ones are left alone."""
 
+    def counters(self) -> TransferCounters:
+        """What was done and failed since the start."""
+
     def close(self) -> None:
         """Ends what is pending as FAILED "closed" and stops the threads. Idempotent."""
 

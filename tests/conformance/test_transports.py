@@ -39,6 +39,7 @@ from moontide.transfer.types import (
     SegmentAddress,
     SliceState,
     SliceStatus,
+    TransferCounters,
     TransferRequest,
     boot_id,
 )
@@ -349,6 +350,19 @@ def test_each_slice_has_its_own_status_and_reason(rig: Rig) -> None:
     assert all(status.state is SliceState.FAILED for status in statuses[1:])
     assert str(SEGMENT_BYTES) in statuses[2].reason
     assert local == CONTENT[:4]
+
+
+def test_r10_only_what_was_done_is_counted_as_moved(rig: Rig) -> None:
+    run(rig, read(buffer(1000)), read(buffer(50), segment=UNKNOWN), write(buffer(30)))
+    rig.transport.cancel(batch := submit(rig, read(buffer(10))))
+    [status] = wait(rig, batch)
+    done = 1000 + 10 * (status == DONE)
+    assert rig.transport.counters() == TransferCounters(
+        bytes_in=done,
+        bytes_out=30,
+        slices_done=2 + (status == DONE),
+        slices_failed=1 + (status != DONE),
+    )
 
 
 def test_r25_addresses_of_another_instance_are_refused(rig: Rig) -> None:

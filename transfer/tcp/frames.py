@@ -1,15 +1,19 @@
-"""Receives frames whose payload goes straight where it belongs."""
+"""Frames on a non-blocking socket, their payload straight from and to where it belongs."""
 
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from .. import wire
 from ..errors import Unavailable
 from ..wire import HEADER_BYTES, Header
 
 _SCRATCH_BYTES = 256 << 10
+_MAX_BUFFERS = 128
+"""Of one sendmsg."""
 _NOTHING = memoryview(b"")
 
 
@@ -83,6 +87,66 @@ class FrameReader:
         if not self._scratch.nbytes:
             self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         return self._scratch[: min(num_bytes, _SCRATCH_BYTES)]
+
+
+@dataclass(slots=True, eq=False)
+class _Outgoing:
+    request_id: int
+    buffers: deque[memoryview]
+    started: bool = False
+
+
+class FrameWriter:
+    """Requests on their way out, in order. A payload is touched until all of it was taken."""
+
+    def __init__(self) -> None:
+        self._queue: deque[_Outgoing] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def add(self, header: Header, payload: memoryview | None) -> None:
+        head = memoryview(wire.encode_header(header))
+        buffers = deque((head,) if payload is None else (head, payload))
+        self._queue.append(_Outgoing(header.request_id, buffers))
+
+    def flush(self, sock: socket.socket) -> int:
+        """Sends what the socket takes; how many bytes that was. Raises OSError."""
+        total = 0
+        while self._queue:
+            buffers: list[memoryview] = []
+            for outgoing in self._queue:
+                buffers += outgoing.buffers
+                if len(buffers) >= _MAX_BUFFERS:
+                    break
+            try:
+                sent = sock.sendmsg(buffers)
+            except BlockingIOError:
+                break
+            total += sent
+            self._drop(sent)
+        return total
+
+    def waiting(self) -> dict[int, bool]:
+        """Ids of requests not wholly sent; whether some of it was."""
+        return {outgoing.request_id: outgoing.started for outgoing in self._queue}
+
+    def withdraw(self, request_id: int) -> None:
+        """Of a request of which nothing was sent."""
+        self._queue = deque(item for item in self._queue if item.request_id != request_id)
+
+    def _drop(self, num_bytes: int) -> None:
+        while num_bytes:
+            outgoing = self._queue[0]
+            outgoing.started = True
+            first = outgoing.buffers[0]
+            if num_bytes < first.nbytes:
+                outgoing.buffers[0] = first[num_bytes:]
+                return
+            num_bytes -= first.nbytes
+            outgoing.buffers.popleft()
+            if not outgoing.buffers:
+                self._queue.popleft()
 
 
 def _payload_bytes(header: Header) -> int:

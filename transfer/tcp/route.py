@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -12,6 +13,12 @@ from ..errors import TransferError
 from ..types import SliceState, SliceStatus
 from .pieces import PIECE_BYTES, Piece, settle
 from .stream import Dial, Stream, StreamLimits
+
+logger = logging.getLogger(__name__)
+
+_NO_STREAM = SliceStatus(
+    SliceState.FAILED, "unavailable: this process can start no more threads or open no more files"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +57,14 @@ class Route:
         """Pieces of one batch; they end at once when the batch or this route does."""
         with self._lock:
             ended = batch.ending or self._closed
+            stranded: list[Piece] = []
             if ended is None:
                 self._queue.extend(pieces)
                 self._queued_bytes += sum(piece.view.nbytes for piece in pieces)
-                self._add_streams()
+                stranded = self._add_streams()
             streams = list(self._streams)
-        if ended is not None:
-            for piece in pieces:
-                settle(self._batches, piece, ended)
+        for piece in stranded if ended is None else pieces:
+            settle(self._batches, piece, ended or _NO_STREAM)
         for stream in streams:
             stream.wake()
 
@@ -120,20 +127,34 @@ class Route:
             self._queue.extendleft(reversed(again))
             self._queued_bytes += sum(piece.view.nbytes for piece in again)
             if stream.connected:
-                self._add_streams()
-            elif not self._streams:  # nobody is left to carry what waits
-                ending += self._queue
-                self._queue.clear()
-                self._queued_bytes = 0
+                ending += self._add_streams()
+            else:
+                ending += self._stranded()
         for piece in ending:
             settle(self._batches, piece, closed or failed)
 
-    def _add_streams(self) -> None:
+    def _add_streams(self) -> list[Piece]:
+        """As many as the queue is worth. Pieces that nobody will carry, when this process can have
+        no more threads or descriptors."""
         wanted = -(-self._queued_bytes // (2 * PIECE_BYTES))
         while len(self._streams) < min(wanted, self._max_streams):
-            stream = Stream(self, self._dial, self._batches, self._limits)
+            try:
+                stream = Stream(self, self._dial, self._batches, self._limits)
+                stream.start()
+            except (OSError, RuntimeError) as error:
+                logger.warning("transfer stream not started error=%s", error)
+                return self._stranded()
             self._streams.append(stream)
-            stream.start()
+        return []
+
+    def _stranded(self) -> list[Piece]:
+        """All that waits, when no stream is left to carry it."""
+        if self._streams:
+            return []
+        stranded = list(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        return stranded
 
 
 def _may_go_again(piece: Piece) -> bool:

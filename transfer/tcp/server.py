@@ -125,8 +125,12 @@ class TransferServer:
         if full:
             refuse(sock, Busy(f"{self._limits.max_connections} connections are served; retry"))
             sock.close()
-        else:
+            return
+        try:
             thread.start()
+        except RuntimeError as error:
+            logger.warning("transfer peer not served error=%s", error)
+            self._leave(sock)
 
     def _serve(self, sock: socket.socket) -> None:
         """One connection, from its handshake to its end; whatever ends it ends only this one."""
@@ -142,9 +146,7 @@ class TransferServer:
             logger.exception("transfer connection failed")
             self._count_broken()
         finally:
-            with self._lock:
-                del self._guests[sock]
-            sock.close()
+            self._leave(sock)
 
     def _serve_guest(self, sock: socket.socket) -> None:
         limits = self._limits
@@ -159,6 +161,11 @@ class TransferServer:
             idle_seconds=limits.idle_seconds,
             stall_seconds=limits.stall_seconds,
         ).run()
+
+    def _leave(self, sock: socket.socket) -> None:
+        with self._lock:
+            del self._guests[sock]
+        sock.close()
 
     def _count_refused(self) -> None:
         with self._lock:

@@ -8,7 +8,6 @@ import select
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,14 +17,11 @@ from ..batches import DONE, Batches
 from ..errors import Malformed, TransferError, Unavailable
 from ..types import Opcode, SliceState, SliceStatus
 from ..wire import Header, Kind
-from .frames import FrameReader
+from .frames import FrameReader, FrameWriter
 from .pace import Pace
 from .pieces import Piece, settle
 
 logger = logging.getLogger(__name__)
-
-_MAX_BUFFERS = 128
-"""Of one sendmsg."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +53,6 @@ class _Asked:
     num_bytes: int
 
 
-@dataclass(slots=True, eq=False)
-class _Sending:
-    request_id: int
-    buffers: deque[memoryview]
-    started: bool = False
-
-
 class Stream:
     """Takes pieces from its route, sends their requests and receives the answers. Only this thread
     touches the memory of the pieces it took, and settles them after the last touch."""
@@ -75,7 +64,7 @@ class Stream:
         self._limits = limits
         self._asked: dict[int, _Asked] = {}
         self._asked_bytes = 0
-        self._outgoing: deque[_Sending] = deque()
+        self._writer = FrameWriter()
         self._last_id = 0
         self._reader = FrameReader(self._place, self._complete)
         self._reason = memoryview(bytearray(wire.MAX_REASON_BYTES))
@@ -90,7 +79,12 @@ class Stream:
     # -- from other threads -------------------------------------------------------
 
     def start(self) -> None:
-        self._thread.start()
+        """Raises RuntimeError when this process can have no more threads."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._close_wake()
+            raise
 
     def wake(self) -> None:
         """There is work, or something to look at."""
@@ -116,11 +110,14 @@ class Stream:
 
     def _run(self) -> None:
         error = self._carry()
+        self._close_wake()
+        if error is not None:
+            self._route.lost(self, self._carried(), error)
+
+    def _close_wake(self) -> None:
         with self._wake_lock:
             os.close(self._wake_descriptor)
             self._wake_descriptor = -1
-        if error is not None:
-            self._route.lost(self, self._carried(), error)
 
     def _carry(self) -> TransferError | None:
         """Until it is idle (None: it has left its route) or something ends it."""
@@ -148,8 +145,8 @@ class Stream:
                 self._let_ending_go()
             self._refill()
             try:
-                self._flush(sock)
-                self._pace.moved(self._reader.step(sock), time.monotonic())
+                sent = self._writer.flush(sock)
+                self._pace.moved(sent + self._reader.step(sock), time.monotonic())
             except BlockingIOError:
                 if not self._wait(sock, poller):
                     return None
@@ -159,7 +156,7 @@ class Stream:
         """For bytes, room to send, or a wake; False when it was idle too long and has left."""
         due = bool(self._asked)
         patience = self._pace.left(time.monotonic()) if due else self._limits.idle_seconds
-        poller.modify(sock, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+        poller.modify(sock, select.POLLIN | (select.POLLOUT if self._writer else 0))
         ready = poller.poll(patience * 1000)
         if not ready and not due:
             return not self._route.retire(self)
@@ -191,38 +188,8 @@ class Stream:
         self._asked[request_id] = _Asked(piece, num_bytes)
         self._asked_bytes += num_bytes
         piece.attempts += 1
-        buffers = deque([memoryview(wire.encode_header(piece.header(request_id)))])
-        if piece.opcode is Opcode.WRITE:
-            buffers.append(piece.view)
-        self._outgoing.append(_Sending(request_id, buffers))
-
-    def _flush(self, sock: socket.socket) -> None:
-        """Sends what the socket takes."""
-        while self._outgoing:
-            buffers: list[memoryview] = []
-            for sending in self._outgoing:
-                buffers += sending.buffers
-                if len(buffers) >= _MAX_BUFFERS:
-                    break
-            try:
-                sent = sock.sendmsg(buffers)
-            except BlockingIOError:
-                return
-            self._pace.moved(sent, time.monotonic())
-            self._sent(sent)
-
-    def _sent(self, num_bytes: int) -> None:
-        while num_bytes:
-            sending = self._outgoing[0]
-            sending.started = True
-            first = sending.buffers[0]
-            if num_bytes < first.nbytes:
-                sending.buffers[0] = first[num_bytes:]
-                return
-            num_bytes -= first.nbytes
-            sending.buffers.popleft()
-            if not sending.buffers:
-                self._outgoing.popleft()
+        payload = piece.view if piece.opcode is Opcode.WRITE else None
+        self._writer.add(piece.header(request_id), payload)
 
     # -- receiving ----------------------------------------------------------------
 
@@ -263,33 +230,33 @@ class Stream:
     def _let_ending_go(self) -> None:
         """Of pieces whose batch is ending. Raises Unavailable when that would leave half a request
         on the wire: the connection must end with it."""
-        unsent = {sending.request_id: sending for sending in self._outgoing}
+        waiting = self._writer.waiting()
         for request_id, asked in list(self._asked.items()):
             piece = asked.piece
             if piece is None or piece.batch.ending is None:
                 continue
-            sending = unsent.get(request_id)
-            if sending is not None and sending.started and piece.opcode is Opcode.WRITE:
-                raise Unavailable("a write was cut short")
-            if sending is not None and not sending.started:
-                self._outgoing.remove(sending)
+            started = waiting.get(request_id, True)
+            if not started:
+                self._writer.withdraw(request_id)
                 del self._asked[request_id]
                 self._asked_bytes -= asked.num_bytes
+            elif piece.opcode is Opcode.WRITE and request_id in waiting:
+                raise Unavailable("a write was cut short")
             else:
                 self._divert(request_id)
                 asked.piece = None
             settle(self._batches, piece, piece.batch.ending)
 
     def _divert(self, request_id: int) -> None:
+        """The answer to that request goes nowhere from now on."""
         current = self._reader.current
         if current is not None and current.request_id == request_id:
             self._reader.divert()
 
     def _carried(self) -> list[Piece]:
         """What the ended connection leaves; none of it is touched any more."""
-        unsent = {sending.request_id for sending in self._outgoing if not sending.started}
-        for request_id in unsent:
+        for request_id, started in self._writer.waiting().items():
             piece = self._asked[request_id].piece
-            if piece is not None:
+            if piece is not None and not started:
                 piece.attempts -= 1
         return [asked.piece for asked in self._asked.values() if asked.piece is not None]
