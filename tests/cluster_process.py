@@ -367,7 +367,7 @@ class Stream:
 def _held_by_store(node: str, stats: Any) -> dict[str, Any]:
     found = {
         f"{node}.{name}": stats[name]
-        for name in ("in_flight", "fills", "request_scoped", "pins", "tickets", "quarantined")
+        for name in ("in_flight", "fills", "pins", "tickets", "quarantined")
     }
     for tier, counts in stats["tiers"].items():
         for name in ("pinned_bytes", "reserved_bytes", "quarantined_bytes"):

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ..cluster_process import ClusterProcess, prompt
+from ..cluster_process import Answer, ClusterProcess, prompt
 
-PROMPT = prompt(203, seed=6)
-FULL = 200
+FULL = 200  # the longest prefix of full blocks
+TAIL = 3
 OUTPUT = 40
+HERE, THERE = "prefill-1", "decode-1"  # by name they do all of a request
+KV_BYTES = 4 * 2 * 2 * 16 * 4  # of a token: layers, KV heads, K and V, head dim, float32
 
 
 @pytest.fixture(scope="module")
@@ -19,17 +21,73 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path
 ) -> Iterator[ClusterProcess]:
     folder = tmp_path_factory.mktemp("cluster")
-    arguments = ("--nodes", "2", "--both", "2")
+    arguments = ("--nodes", "2", "--prefill", "1", "--decode", "1")
     with ClusterProcess(folder, tiny_model_dir, arguments) as cluster:
         yield cluster
 
 
-def test_r6_text_is_equal_over_every_path(cluster: ClusterProcess) -> None:
-    cold = cluster.complete(PROMPT, OUTPUT, worker="both-1")
+def ask(cluster: ClusterProcess, seed: int, worker: str = "") -> Answer:
+    """A prompt that does not end on a block border."""
+    answer = cluster.complete(prompt(FULL + TAIL, seed), OUTPUT, worker=worker)
+    cluster.await_rest()
+    return answer
+
+
+def moved(answer: Answer) -> dict[str, int]:
+    """Loaded bytes by the way they came, where there are any."""
+    ways: dict[str, int] = answer.evidence["bytes_by_transport"]
+    return {way: num_bytes for way, num_bytes in ways.items() if num_bytes}
+
+
+def test_r6_from_the_engine_and_from_dram(cluster: ClusterProcess) -> None:
+    cold = ask(cluster, 1, HERE)
     assert cold.cached == {}
-    hbm = cluster.complete(PROMPT, OUTPUT, worker="both-1")
+    hbm = ask(cluster, 1, HERE)
     assert (hbm.shown, hbm.cached) == (cold.shown, {"hbm": FULL})
     cluster.empty_engine_caches()
-    dram = cluster.complete(PROMPT, OUTPUT, worker="both-1")
+    dram = ask(cluster, 1, HERE)
     assert (dram.shown, dram.cached) == (cold.shown, {"dram": FULL})
+    assert moved(dram) == {"shm": FULL * KV_BYTES}
+
+
+def test_r6_from_the_other_node(cluster: ClusterProcess) -> None:
+    cold = ask(cluster, 2, HERE)
+    before = cluster.store_stats("node-1")["transports"]["tcp"]
+    remote = ask(cluster, 2, THERE)
+    assert (remote.shown, remote.cached) == (cold.shown, {"dram": FULL})
+    assert moved(remote) == {"tcp": FULL * KV_BYTES}
+    after = cluster.store_stats("node-1")["transports"]["tcp"]
+    assert after["bytes_out"] - before["bytes_out"] >= FULL * KV_BYTES
+    cluster.empty_engine_caches()
+    kept = ask(cluster, 2, THERE)
+    assert moved(kept) == {"shm": FULL * KV_BYTES}
+    assert kept.shown == cold.shown
+
+
+def test_r6_handed_over_while_it_is_computed(cluster: ClusterProcess) -> None:
+    cold = ask(cluster, 3, HERE)
+    cluster.empty_engine_caches()
+    cluster.empty_stores()
+    before = cluster.store_stats("node-1")["transports"]["tcp"]
+    split = ask(cluster, 3)
+    assert split.shown == cold.shown
+    assert split.usage == cold.usage
+    evidence = split.evidence
+    assert (evidence["prefill_worker"], evidence["decode_worker"]) == (HERE, THERE)
+    assert moved(split)["tcp"] >= FULL * KV_BYTES
+    assert not evidence["recomputed"]
+    after = cluster.store_stats("node-1")["transports"]["tcp"]
+    assert after["bytes_out"] - before["bytes_out"] >= (FULL + TAIL) * KV_BYTES
+
+
+def test_r6_the_turn_after_a_hand_off_finds_prompt_and_answer(cluster: ClusterProcess) -> None:
+    first = ask(cluster, 4)
+    longer = prompt(FULL + TAIL, 4) + first.tokens + prompt(5, 99)
+    cluster.empty_engine_caches()
+    warm = cluster.complete(longer, OUTPUT, worker=THERE)
+    assert warm.cached == {"dram": (FULL + TAIL + OUTPUT - 1) // 8 * 8}
+    cluster.empty_engine_caches()
+    cluster.empty_stores()
+    cold = cluster.complete(longer, OUTPUT, worker=HERE)
+    assert (warm.shown, cold.cached) == (cold.shown, {})
     cluster.await_rest()
