@@ -44,14 +44,13 @@ def recover(settings: NvmeSettings, storage: Storage) -> Recovered:
     settings.directory.mkdir(parents=True, exist_ok=True)
     regions = Regions(settings, storage)
     regions.scan()
-    while regions.used_bytes(0) > settings.capacity_bytes and (oldest := regions.oldest()):
-        regions.remove(oldest)
     index, rebuilt = _open_index(settings, storage, regions)
     try:
         index.check_readers()
         replay = _Replay(regions, index)
         replay.run()
         _agree(regions, index)
+        _fit(regions, index, settings.capacity_bytes)
     except BaseException:
         index.close()
         regions.close()
@@ -150,6 +149,16 @@ def _agree(regions: Regions, index: NvmeIndex) -> None:
             regions.remove(region)
         else:
             region.grow(placed.get(region.id, 0))
+
+
+def _fit(regions: Regions, index: NvmeIndex, capacity_bytes: int) -> None:
+    """The capacity may have become smaller."""
+    while regions.used_bytes(index.file_bytes()) > capacity_bytes:
+        victim = regions.oldest()
+        if victim is None:
+            return
+        regions.remove(victim)
+        purge(index, victim.id)
 
 
 def purge(index: NvmeIndex, region: int) -> None:

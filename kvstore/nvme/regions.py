@@ -85,6 +85,7 @@ class Regions:
             number += 1
             target = shelf / f"{path.name}.{number}"
         self._storage.rename(path, target)
+        self._count_set_aside()
 
     def create(self) -> Region:
         """A new active region; the caller has made room. Raises one of DISK_ERRORS."""

@@ -83,6 +83,13 @@ class NvmeSettings:
         wanted = max(16 << 20, self.entry_limit * _INDEX_ENTRY_BYTES)
         return align_up(max(_MIN_INDEX_BYTES, min(wanted, self.capacity_bytes // 4)), PAGE_BYTES)
 
+    @property
+    def region_records(self) -> int:
+        """Records a region takes at most, however small: so that eviction by region can keep the
+        limits on entries and index."""
+        by_index = self.index_map_bytes // (2 * _INDEX_ENTRY_BYTES)
+        return max(1, min(self.entry_limit, by_index) // 8)
+
     def free_floor(self) -> int:
         if self.free_floor_bytes is not None:
             return self.free_floor_bytes

@@ -60,10 +60,10 @@ class Space:
     def make_room(self, items: Sequence[Item]) -> int:
         """How many of the leading items fit into the active region: at least one, which must be
         able to (`can_ever_fit`)."""
-        count = fitting(items[:CHUNK_RECORDS], self._room())
+        count = self._fitting(items)
         if count == 0:
             self._next_region(batch_bytes(items[:1]))
-            count = fitting(items[:CHUNK_RECORDS], self._room())
+            count = self._fitting(items)
         return count
 
     def shrink(self) -> None:
@@ -92,9 +92,12 @@ class Space:
             if not has_more:
                 self._unpurged.pop(0)
 
-    def _room(self) -> int:
+    def _fitting(self, items: Sequence[Item]) -> int:
         active = self._regions.active
-        return 0 if active is None else self._settings.region_size - active.end
+        if active is None:
+            return 0
+        most = min(CHUNK_RECORDS, max(0, self._settings.region_records - active.num_records))
+        return fitting(items[:most], self._settings.region_size - active.end)
 
     def _next_region(self, needed: int) -> None:
         """Opens a region that can take a batch of `needed` bytes."""

@@ -33,7 +33,7 @@ from .writer import Writer
 
 _log = logging.getLogger(__name__)
 _PAGE_RECORDS = 1000
-_MAX_PENDING_EXTENTS = 1 << 16
+_MAX_PENDING_EXTENTS = 1 << 14
 _MAX_HIDDEN = 100_000
 _Key = TypeVar("_Key")
 Notify = Callable[[Sequence[NvmeEntry]], None]

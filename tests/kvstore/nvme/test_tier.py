@@ -1,0 +1,243 @@
+"""The tier's calls: write, locate, read, drop, clear, touch, entries."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from moontide.kvstore.errors import InvalidRequest
+from moontide.kvstore.nvme import ExtentRead, NvmeEntry, NvmeSettings, NvmeWrite, region_bytes_for
+from moontide.transfer import aligned_buffer
+
+from .conftest import OpenTier
+from .rig import MIB, NAMESPACE, content, names
+
+
+def test_what_was_written_is_read(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    entries = names(0, 200)
+    assert all(rig.put_many(entries))
+    assert rig.hits(entries) == entries
+    assert [entry.entry for entry in rig.stored] == entries
+    assert rig.stored[0] == NvmeEntry(NAMESPACE, entries[0], b"parent", 3 * 4096)
+    assert rig.tier.locate([b"absent"]) == [None]
+
+
+def test_location_says_what_it_holds(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    lengths = [4096, 100, 0, 8192]
+    rig.put(b"k1", [memoryview(bytes(length)) for length in lengths])
+    (found,) = rig.tier.locate([b"k1"])
+    assert found is not None
+    assert (found.length, found.num_extents) == (sum(lengths), 4)
+    assert list(found.extent_lengths) == lengths
+    assert (found.namespace, found.parent, found.entry) == (NAMESPACE, b"parent", b"k1")
+
+
+@pytest.mark.parametrize("lengths", [[0], [1], [63, 65, 4095], [4096, 1, 4096], [300_000] * 2])
+@pytest.mark.parametrize("shift", [0, 64])
+def test_extents_of_any_length(open_tier: OpenTier, lengths: list[int], shift: int) -> None:
+    rig = open_tier()
+    source = random.Random(shift)
+    data = [memoryview(source.randbytes(length)) for length in lengths]
+    assert rig.put(b"s1", data, namespace="")
+    (found,) = rig.tier.locate([b"s1"])
+    assert found is not None
+    buffers = [aligned_buffer(length + 64)[shift : shift + length] for length in lengths]
+    results: list[object] = []
+    requests = [ExtentRead(found, index, buffer) for index, buffer in enumerate(buffers)]
+    assert rig.tier.read(requests[::-1], results.append)
+    rig.wait(lambda: results)
+    assert results == [[True] * len(lengths)]
+    assert buffers == data
+
+
+def test_entry_of_very_many_extents(open_tier: OpenTier) -> None:
+    rig = open_tier(capacity_bytes=64 * MIB, region_bytes=8 * MIB)
+    data = content(b"k1", extents=1000, extent_bytes=64)
+    assert rig.put(b"k1", data)
+    rig = open_tier(capacity_bytes=64 * MIB, region_bytes=8 * MIB)
+    assert rig.get(b"k1") == [bytes(extent) for extent in data]
+    assert rig.drop(b"k1")
+
+
+def test_last_write_of_a_name_wins(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    for version in range(3):
+        assert rig.put(b"s1", [memoryview(bytes([version]) * 10)], namespace="")
+        assert rig.get(b"s1") == [bytes([version]) * 10]
+    assert rig.tier.stats().entries == 1
+
+
+def test_dropped_entries_are_gone_at_once_and_for_good(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    rig.put_many(names(0, 10))
+    results: list[bool] = []
+    assert rig.tier.drop([*names(0, 3), b"absent"], results.append)
+    assert rig.tier.locate(names(0, 3)) == [None] * 3
+    rig.wait(lambda: results)
+    assert results == [True]
+    assert sorted(entry.entry for entry in rig.removed) == names(0, 3)
+    assert rig.listed() == set(names(3, 10))
+    rig = open_tier()
+    assert rig.listed() == set(names(3, 10))
+
+
+def test_write_after_drop_is_there(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    results: list[bool] = []
+    rig.submit(b"k1", done=results.append)
+    rig.tier.drop([b"k1"], results.append)
+    rig.submit(b"k1", done=results.append)
+    assert rig.tier.locate([b"k1"]) == [None]
+    rig.wait(lambda: len(results) == 3)
+    assert rig.hits([b"k1"]) == [b"k1"]
+    assert open_tier().hits([b"k1"]) == [b"k1"]
+
+
+def test_clear_of_a_namespace_leaves_the_others(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    other = "cd" * 32
+    for number in range(5):
+        rig.put(b"k%d" % number)
+        rig.put(b"x%d" % number, namespace=other)
+        rig.put(b"s%d" % number, namespace="")
+    results: list[bool] = []
+    assert rig.tier.clear(other, results.append)
+    assert rig.tier.locate([b"x1", b"k1"])[0] is None
+    rig.wait(lambda: results)
+    assert rig.removed == []
+    assert {namespace for namespace, _ in rig.tier.entries()} == {NAMESPACE, ""}
+    assert rig.put(b"x1", namespace=other)
+    rig = open_tier()
+    assert rig.hits([b"x0", b"x1", b"k1", b"s1"]) == [b"x1", b"k1", b"s1"]
+
+
+def test_clear_of_all_leaves_nothing(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    rig.put_many(names(0, 300))
+    assert rig.clear(None)
+    assert rig.tier.stats().entries == 0
+    assert rig.tier.stats().regions == 0
+    assert rig.listed() == set()
+    assert rig.put(b"k1")
+    assert open_tier().listed() == {b"k1"}
+
+
+def test_entries_lists_each_once_by_namespace(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    rig.put_many(names(0, 1050))
+    rig.put(b"s1", namespace="")
+    groups = list(rig.tier.entries())
+    assert sum(len(entries) for _, entries in groups) == 1051
+    assert rig.listed() == {*names(0, 1050), b"s1"}
+    assert [entries for namespace, entries in groups if namespace == ""] == [[b"s1"]]
+
+
+def test_flush_says_whether_all_was_stored(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    rig.submit(b"k1")
+    assert rig.flush()
+    assert rig.stored
+    rig.submit(b"big", [memoryview(bytes(2 * MIB))])
+    assert not rig.flush()
+    assert rig.flush()
+    assert rig.tier.stats().failed_writes == 1
+
+
+def test_full_queue_refuses_at_once(open_tier: OpenTier) -> None:
+    rig = open_tier(queue_entries=4, queue_bytes=MIB)
+    taken = [rig.submit(entry) for entry in names(0, 1000)]
+    assert False in taken
+    assert rig.tier.stats().refused_writes == taken.count(False)
+    rig.wait(lambda: len(rig.stored) == taken.count(True))
+    assert rig.flush()
+
+
+def test_read_queue_takes_one_large_batch_and_refuses_the_next(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    rig.put(b"k1", [memoryview(bytes(64))])
+    (found,) = rig.tier.locate([b"k1"])
+    assert found is not None
+    buffer = aligned_buffer(4096)[:64]
+    results: list[object] = []
+    large = [ExtentRead(found, 0, buffer)] * 17_000
+    assert rig.tier.read(large, results.append)
+    if not results and rig.tier.stats().pending_reads:
+        assert not rig.tier.read(large, results.append)
+    rig.wait(lambda: results)
+    assert results == [[True] * 17_000]
+
+
+def test_empty_read_is_done(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    results: list[object] = []
+    assert rig.tier.read([], results.append)
+    rig.wait(lambda: results)
+    assert results == [[]]
+
+
+def test_wrong_destination_is_refused(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    rig.put(b"k1")
+    (found,) = rig.tier.locate([b"k1"])
+    assert found is not None
+    with pytest.raises(InvalidRequest, match="destination of 4095 bytes for extent 1 of 4096"):
+        rig.tier.read([ExtentRead(found, 1, aligned_buffer(4096)[:4095])], lambda _: None)
+
+
+def test_close_finishes_what_is_queued(open_tier: OpenTier) -> None:
+    rig = open_tier()
+    results: list[bool] = []
+    for entry in names(0, 100):
+        assert rig.submit(entry, done=results.append)
+    rig.close()
+    assert results == [True] * 100
+    assert len(open_tier().listed()) == 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"entry": b""}, "0 entry id bytes"),
+        ({"entry": bytes(1201)}, "1201 entry id bytes"),
+        ({"extents": []}, "0 extents"),
+        ({"checksums": [1, 2]}, "2 checksums"),
+        ({"element_bytes": 0}, "0 element_bytes"),
+    ],
+)
+def test_impossible_writes_are_refused(wrong: dict[str, object], message: str) -> None:
+    good: dict[str, object] = {
+        "entry": b"k",
+        "namespace": "",
+        "parent": b"",
+        "extents": [memoryview(b"x")],
+        "checksums": [1],
+    }
+    with pytest.raises(InvalidRequest, match=message):
+        NvmeWrite(**{**good, **wrong})  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"capacity_bytes": 1 << 20}, "needs at least"),
+        ({"region_bytes": 100_000}, "multiple of 4096"),
+        ({"region_bytes": 4096}, "region_bytes is 4096"),
+        ({"compression": "lz4"}, "known: auto, off"),
+        ({"max_entries": 0}, "max_entries is 0"),
+    ],
+)
+def test_impossible_settings_are_refused(
+    tmp_path: Path, wrong: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        NvmeSettings(**{"directory": tmp_path, "capacity_bytes": 64 * MIB, **wrong})  # type: ignore[arg-type]  # that is the point
+
+
+def test_default_regions_follow_capacity_and_largest_entry() -> None:
+    assert region_bytes_for(64 * MIB) == 8 * MIB
+    assert region_bytes_for(1 << 40, 64 * MIB) > 64 * MIB
+    assert region_bytes_for(1 << 34) == 64 * MIB
