@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import random
 import selectors
 import threading
 import time
@@ -33,6 +34,10 @@ from .writes import RunningWrites
 logger = logging.getLogger(__name__)
 
 REDIAL_SECONDS = 1.0
+"""After a refusal."""
+LEAST_LIFE_SECONDS = 1.0
+PAUSE_SECONDS = 0.1
+"""After a connection that did not live that long: whatever ended it may end the next as well."""
 RETELL_SECONDS = 0.5
 SILENCE_SECONDS = 1.0
 
@@ -84,7 +89,7 @@ class Channel:
         self._connection: Connection | None = None
         self._pending: dict[int, _Pending] = {}
         self._mapping: dict[tuple[int, bool], list[Callable[[bool], None]]] = {}
-        self._heard = 0.0
+        self._adopted = self._heard = 0.0
         self._listeners: list[Listener] = []
         self._timers = Timers()
         self._inbox: deque[Callable[[], None]] = deque()
@@ -287,14 +292,15 @@ class Channel:
         except StoreError as error:
             if not self._closed:
                 logger.warning("store refuses the client error=%s", error)
-                self.post(self._redial_later)
+                self.post(lambda: self._redial_after(REDIAL_SECONDS))
             return
         self.post(lambda: self._adopt(connection, attachment))
         if self._closed:
             self._run_inbox()  # nobody else will
 
-    def _redial_later(self) -> None:
-        self.call_at(time.monotonic() + REDIAL_SECONDS, self._dial)
+    def _redial_after(self, seconds: float) -> None:
+        """With jitter, so that many clients do not return at once."""
+        self.call_at(time.monotonic() + seconds * random.uniform(0.5, 1.5), self._dial)
 
     def _adopt(self, connection: Connection, attachment: Attachment) -> None:
         if self._closed:
@@ -302,7 +308,7 @@ class Channel:
             return
         connection.sock.setblocking(False)
         self._connection, self.attachment = connection, attachment
-        self._heard = time.monotonic()
+        self._adopted = self._heard = time.monotonic()
         self._selector.register(connection, selectors.EVENT_READ)
         for listener in list(self._listeners):
             listener.attached()
@@ -322,7 +328,10 @@ class Channel:
             listener.detached()
         if not self._closed:
             logger.info("store connection lost reason=%s", reason)
-            self._dial()
+            if time.monotonic() - self._adopted < LEAST_LIFE_SECONDS:
+                self._redial_after(PAUSE_SECONDS)
+            else:
+                self._dial()
 
     def give_up_if_silent(self) -> None:
         """A job missed its deadline: ends the connection, and with it whatever the daemon holds for
