@@ -76,7 +76,13 @@ class PeerBlockSource:
             blocks.release()
             return True
         pieces, has_room = self._reserve(search, keys, offer)
-        self._tasks.start(self._fill(neighbour, blocks, pieces))
+        if not pieces:
+            blocks.release()
+            return has_room
+        deadline = time.monotonic() + FILL_SECONDS
+        source = CompletingSource(blocks)
+        fill = PeerFill(self._tools, neighbour.link, FillPlan(pieces), source, deadline)
+        self._tasks.start(fill.run())
         return has_room
 
     def _best(self, search: _Search) -> tuple[Neighbour, list[BlockKey]] | None:
@@ -134,20 +140,6 @@ class PeerBlockSource:
             self._tools.store.expect_checksums(
                 FILL_OWNER, piece.slot, piece.generation, entry.checksums
             )
-
-    async def _fill(
-        self, neighbour: Neighbour, blocks: RemoteBlocks, pieces: Sequence[Piece]
-    ) -> None:
-        try:
-            await PeerFill(
-                self._tools,
-                neighbour.link,
-                FillPlan(pieces),
-                CompletingSource(blocks),
-                time.monotonic() + FILL_SECONDS,
-            ).run()
-        finally:
-            blocks.release()
 
 
 class _Search:

@@ -14,7 +14,7 @@ from .filling import FillTools, PeerFill
 from .plan import FillPlan, Piece
 from .remote import GrowingSource, RemoteBlocks
 from .reserving import FillSpec, reserve_pieces
-from .roster import Neighbour, Roster
+from .roster import Roster
 from .tasks import TaskGroup
 
 REQUEST_SECONDS = 60.0
@@ -42,9 +42,12 @@ class Fetching:
             )
         namespace = self._tools.store.namespace(request.namespace)
         pieces = _reserve(self._tools.store, namespace, request)
-        plan = FillPlan(pieces)
-        blocks = RemoteBlocks(neighbour.link, namespace, request.coverage)
-        self._tasks.start(self._fill(neighbour, blocks, plan, request.timeout_s))
+        if pieces:
+            blocks = RemoteBlocks(neighbour.link, namespace, request.coverage)
+            source = GrowingSource(blocks, self._tools.store)
+            deadline = time.monotonic() + request.timeout_s
+            fill = PeerFill(self._tools, neighbour.link, FillPlan(pieces), source, deadline)
+            self._tasks.start(fill.run())
         return self._tools.store.lookup_blocks(
             request.owner,
             request.namespace,
@@ -54,21 +57,6 @@ class Fetching:
             pending=False,
             now=time.monotonic(),
         )
-
-    async def _fill(
-        self, neighbour: Neighbour, blocks: RemoteBlocks, plan: FillPlan, timeout_s: float
-    ) -> None:
-        """Pieces that the answer had no room for come all the same, while others are held."""
-        try:
-            await PeerFill(
-                self._tools,
-                neighbour.link,
-                plan,
-                GrowingSource(blocks, self._tools.store),
-                time.monotonic() + timeout_s,
-            ).run()
-        finally:
-            blocks.release()
 
 
 def _reserve(store: Store, namespace: Namespace, request: HandOff) -> list[Piece]:

@@ -62,6 +62,9 @@ class NewsSource(Protocol):
         """Returns when pieces have more available, or were given up. Raises StoreError when no
         more will come."""
 
+    def close(self) -> None:
+        """The fill is over: the peer need not hold anything for it."""
+
 
 class PeerFill:
     """`run` takes the pieces from their reservation to their end."""
@@ -74,7 +77,7 @@ class PeerFill:
         self._plan = plan
         self._source = source
         self._deadline = deadline  # monotonic seconds
-        self._window: deque[tuple[list[Read], asyncio.Task[list[bool]]]] = deque()
+        self._window: deque[tuple[list[Read], asyncio.Task[list[int | None]]]] = deque()
 
     async def run(self) -> None:
         """Never raises but for cancellation."""
@@ -89,6 +92,7 @@ class PeerFill:
             self._plan.give_up(self._plan.pieces)
             self._end(self._plan.take_given_up())
             await self._stop_reads()
+            self._source.close()
 
     async def _fill(self) -> None:
         while True:
@@ -117,8 +121,8 @@ class PeerFill:
                 continue  # the daemon stops: each read ends by itself, soon
             self._settle_oldest()
 
-    async def _read(self, chunk: Sequence[Read]) -> list[bool]:
-        """Whether each layer is here and has its checksum."""
+    async def _read(self, chunk: Sequence[Read]) -> list[int | None]:
+        """The checksum of each layer that came."""
         tools = self._tools
         num_bytes = sum(read.piece.extent_bytes for read in chunk)
         await tools.flow.take(num_bytes)
@@ -130,41 +134,30 @@ class PeerFill:
             reasons = {status.reason for status in statuses if status.reason}
             if reasons:
                 logger.info("reads_failed peer=%s reasons=%s", self._link.record.id, reasons)
-            intact = await asyncio.get_running_loop().run_in_executor(
-                tools.verifiers, _verify, chunk, arrived
+            return await asyncio.get_running_loop().run_in_executor(
+                tools.verifiers, _checksums, chunk, arrived
             )
         except TransferError as error:
             logger.info("reads_refused peer=%s reason=%s", self._link.record.id, error)
-            return [False] * len(chunk)
+            return [None] * len(chunk)
         finally:
             tools.flow.give_back(num_bytes)
-        self._report_damage(chunk, arrived, intact)
-        return intact
 
     def _request(self, read: Read) -> TransferRequest:
         address = SegmentAddress(self._link.record.instance, read.remote.segment)
         return TransferRequest(Opcode.READ, read.local, address, read.offset)
 
-    def _report_damage(
-        self, chunk: Sequence[Read], arrived: Sequence[bool], intact: Sequence[bool]
-    ) -> None:
-        """The peer looks for itself and drops what is damaged there."""
-        for read, here, good in zip(chunk, arrived, intact, strict=True):
-            if here and not good:
-                self._tools.counters.corrupt_extents += 1
-                self._link.tell(wire.ReportCorrupt(read.remote.slot, read.remote.generation))
-
     def _settle_oldest(self) -> None:
         chunk, reading = self._window.popleft()
-        failed = reading.cancelled() or reading.exception() is not None
-        if failed and not reading.cancelled():
-            logger.error("read_failed peer=%s", self._link.record.id, exc_info=reading.exception())
-        settled = self._plan.settle(chunk, [False] * len(chunk) if failed else reading.result())
+        settled = self._plan.settle(chunk, _result(reading) or [None] * len(chunk))
         for extent, reads in settled.advanced.items():
             self._advance(extent, reads)
         if settled.whole:
             self._commit(settled.whole)
         self._end(settled.ended)
+        for read in settled.damaged:  # the peer looks for itself and drops what is damaged there
+            self._tools.counters.corrupt_extents += 1
+            self._link.tell(wire.ReportCorrupt(read.remote.slot, read.remote.generation))
 
     def _advance(self, extent: int, reads: Sequence[Read]) -> None:
         sums = [read.remote.checksums[extent] for read in reads]
@@ -187,9 +180,17 @@ def _places(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
     return [piece.slot for piece in pieces], [piece.generation for piece in pieces]
 
 
-def _verify(chunk: Sequence[Read], arrived: Sequence[bool]) -> list[bool]:
-    """In a thread: checksums take as long as the copies they check."""
+def _result(reading: asyncio.Task[list[int | None]]) -> list[int | None] | None:
+    if reading.cancelled():
+        return None
+    if reading.exception() is not None:
+        logger.error("read_failed", exc_info=reading.exception())
+        return None
+    return reading.result()
+
+
+def _checksums(chunk: Sequence[Read], arrived: Sequence[bool]) -> list[int | None]:
+    """In a thread: it takes as long as the copies it checks."""
     return [
-        here and checksum(read.local) == read.remote.checksums[read.extent]
-        for read, here in zip(chunk, arrived, strict=True)
+        checksum(read.local) if here else None for read, here in zip(chunk, arrived, strict=True)
     ]

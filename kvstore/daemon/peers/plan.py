@@ -5,7 +5,8 @@ A piece is one entry that fills here. Each of its layers goes through
     unknown ──the source has it──► available ──next_chunk──► in flight ──settle──► settled | failed
 
 in order. Chunks are layer-major: what a reader waits for first comes first. A piece that failed is
-given no more reads, and is over once none of its reads is in flight.
+given no more reads, and is over once none of its reads is in flight. What has arrived, with which
+checksum, is the manifest's to say.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from moontide.transfer import Manifest, Notice
 
 from ...keys import BlockKey
 from ...layout import Shard
@@ -32,8 +35,8 @@ class Piece:
     stride: int  # bytes between layers
     extent_bytes: int
     remote: RemoteEntry | None = None
+    index: int = 0  # within its plan
     submitted: int = 0
-    settled: int = 0
     in_flight: int = 0
     failed: bool = False
 
@@ -72,16 +75,23 @@ class Read(NamedTuple):
 
 class Settled(NamedTuple):
     """What to tell the store after a chunk: layers that are complete, by extent; pieces that are
-    whole; pieces to abort, which nothing touches any more."""
+    whole; pieces to abort, which nothing touches any more. And reads that brought other bytes than
+    the peer said."""
 
     advanced: dict[int, list[Read]]
     whole: list[Piece]
     ended: list[Piece]
+    damaged: list[Read]
 
 
 class FillPlan:
+    """Of at least one piece."""
+
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces
+        for index, piece in enumerate(pieces):
+            piece.index = index
+        self._manifest = Manifest([piece.num_extents for piece in pieces])
         self._given_up: list[Piece] = []
 
     @property
@@ -119,30 +129,38 @@ class FillPlan:
             read.piece.in_flight += 1
         return chunk
 
-    def settle(self, chunk: Sequence[Read], intact: Sequence[bool]) -> Settled:
-        """In the order of `next_chunk`. `intact`: the bytes are here and verified."""
-        settled = Settled({}, [], [])
-        for read, good in zip(chunk, intact, strict=True):
+    def settle(self, chunk: Sequence[Read], sums: Sequence[int | None]) -> Settled:
+        """In the order of `next_chunk`. `sums`: the checksum of the bytes that came, None where
+        none did."""
+        settled = Settled({}, [], [], [])
+        for read, found in zip(chunk, sums, strict=True):
             piece = read.piece
             piece.in_flight -= 1
-            if not good:
+            if not self._arrived(read, found):
                 piece.failed = True
-            if piece.failed:
-                if not piece.in_flight:
-                    settled.ended.append(piece)
-                continue
-            assert piece.settled == read.extent, "chunks settle in the order they were made"
-            piece.settled += 1
-            settled.advanced.setdefault(read.extent, []).append(read)
-            if piece.settled == piece.num_extents:
-                settled.whole.append(piece)
+                if found is not None:
+                    settled.damaged.append(read)
+            if not piece.failed:
+                settled.advanced.setdefault(read.extent, []).append(read)
+                if self._manifest.watermark(piece.index) == piece.num_extents:
+                    settled.whole.append(piece)
+            elif not piece.in_flight:
+                settled.ended.append(piece)
         return settled
+
+    def _arrived(self, read: Read, found: int | None) -> bool:
+        index, extent = read.piece.index, read.extent
+        if found is None:
+            self._manifest.failed(index, extent)
+            return False
+        self._manifest.announce(index, extent, read.remote.checksums[extent])
+        return self._manifest.arrived(index, extent, found) is Notice.NEW
 
     def give_up(self, pieces: Sequence[Piece]) -> None:
         """These get no more reads. Those that nothing touches end with `take_given_up`, the others
         when their chunks settle."""
         for piece in pieces:
-            if not piece.failed and piece.settled < piece.num_extents:
+            if not piece.failed and self._manifest.watermark(piece.index) < piece.num_extents:
                 piece.failed = True
                 if not piece.in_flight:
                     self._given_up.append(piece)

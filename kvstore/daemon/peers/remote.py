@@ -123,6 +123,9 @@ class CompletingSource:
         if first.available <= first.submitted:
             plan.give_up([first])
 
+    def close(self) -> None:
+        self._blocks.release()
+
 
 class GrowingSource:
     """News of blocks that somebody still writes at the peer, or will: for a hand-off. Those that
@@ -148,6 +151,9 @@ class GrowingSource:
             unknown = [piece for piece in waiting if piece.remote is None]
             if unknown:
                 await self._find(unknown, wait_s=0.0)
+
+    def close(self) -> None:
+        self._blocks.release()
 
     async def _find(self, pieces: Sequence[Piece], wait_s: float = WAIT_SECONDS) -> None:
         keys = list(dict.fromkeys(piece.key for piece in pieces))
