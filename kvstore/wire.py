@@ -129,6 +129,7 @@ class Lookup(_Message, frozen=True, tag=9):
 
     entries: list[bytes]
     pin_s: float | None = None
+    local_only: bool = False  # as peers ask each other
 
 
 class LookupBlocks(_Message, frozen=True, tag=10):
@@ -170,9 +171,11 @@ class Exists(_Message, frozen=True, tag=13):
 
 
 class Remove(_Message, frozen=True, tag=14):
-    """Answer: CountReply."""
+    """String entries go from every node. Between nodes (`fence_s`): > 0 from this one, which takes
+    in no copies of them for so long; 0 ends that. Answer: CountReply."""
 
     entries: list[bytes]
+    fence_s: float | None = None
 
 
 class Clear(_Message, frozen=True, tag=15):
@@ -348,9 +351,7 @@ class BlocksReply(_Message, frozen=True, tag=71):
     shards: list[bytes]
     checksums: bytes
     ticket: bytes = b""
-    transports: list[
-        str
-    ] = []  # one a block: how it comes to this node's DRAM; empty: all lay there
+    transports: list[str] = []  # one a block: how it comes to our DRAM; empty: all lay there
 
 
 class GetReply(_Message, frozen=True, tag=72):
