@@ -84,8 +84,6 @@ class Split:
         if self._decode is None:  # token 1 was the last
             chunk = await self._prefill.next()
             return self._signed(chunk) if chunk is not None else None
-        assert self._told is not None
-        await self._told
         while (chunk := await self._next_decoded()) is not None:
             if chunk.usage is not None:
                 return await self._summed_up(chunk, chunk.usage)
@@ -219,9 +217,16 @@ class Split:
         return last
 
     async def _next_decoded(self) -> Chunk | None:
+        """Tokens prove that D has token 1, whatever became of telling it."""
         assert self._decode is not None
+        assert self._told is not None
         upcoming, self._upcoming = self._upcoming, None
-        return await (upcoming if upcoming is not None else self._decode.next())
+        if upcoming is None:
+            return await self._decode.next()
+        await asyncio.wait({upcoming, self._told}, return_when=asyncio.FIRST_COMPLETED)
+        if not upcoming.done():
+            await self._told
+        return await upcoming
 
     async def _summed_up(self, decoded: Chunk, usage: Usage) -> Chunk:
         """D's last chunk, with what P reused and when P was done. D itself counts all it fetched

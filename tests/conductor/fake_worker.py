@@ -183,15 +183,15 @@ class FakeWorker:
                 _event({"choices": [], "kv_transfer_params": {"state": "reserved"}})
             )
             if self.dies_when == "reserved":
-                return _die(request, response)
+                return await _die(request, response)
             assert await future == 0
             if self.dies_when == "told":
-                return _die(request, response)
+                return await _die(request, response)
             if await self._words(request, response, body, 1):
                 await self._end(response, body, 0, len(body["prompt"]))
         finally:
             self.reserved -= 1
-            del self.handoffs[handoff_id]
+            self.handoffs.pop(handoff_id, None)
             self._window.release()
         return response
 
@@ -200,7 +200,7 @@ class FakeWorker:
         self.queued += 1
         try:
             if self.dies_when == "queued":
-                _die(request, response)
+                await _die(request, response)
             entering = asyncio.ensure_future(self._enter())
             try:
                 while not (await asyncio.wait({entering}, timeout=0.1))[0]:
@@ -243,7 +243,7 @@ class FakeWorker:
                 await response.write(b'data: {"error": {"message": "the engine failed"}}\n\n')
                 return False
             if number == self.fail_after:
-                _die(request, response)
+                await _die(request, response)
                 return False
             if number == len(words):
                 return True
@@ -276,8 +276,9 @@ class FakeWorker:
         await response.write(b"data: [DONE]\n\n")
 
 
-def _die(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """As a process that is killed."""
+async def _die(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """As a process that is killed a moment after it wrote: the Conductor has read that."""
+    await asyncio.sleep(0.01)
     assert request.transport is not None
     request.transport.abort()
     return response

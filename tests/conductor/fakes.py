@@ -236,3 +236,45 @@ async def running(
             workers = [m.name for m in members if isinstance(m, FakeWorker) and m.ready]
             await cluster.wait_usable(*workers)
         yield cluster
+
+
+def prefill_worker(name: str = "p", **fields: Any) -> FakeWorker:
+    """On the first of two nodes."""
+    return FakeWorker(name, role="prefill", store_instance=FakeStore("node-1").instance, **fields)
+
+
+def decode_worker(name: str = "d", **fields: Any) -> FakeWorker:
+    """On the second."""
+    return FakeWorker(name, role="decode", store_instance=FakeStore("node-2").instance, **fields)
+
+
+@asynccontextmanager
+async def two_nodes(*workers: FakeWorker, **settings: Any) -> AsyncIterator[Cluster]:
+    """A Conductor, two stores, and workers of every role on them."""
+    async with running(FakeStore("node-1"), FakeStore("node-2"), *workers, **settings) as cluster:
+        yield cluster
+
+
+async def nothing_left(cluster: Cluster, *workers: FakeWorker) -> None:
+    """Neither end does, counts or keeps anything for a request any more."""
+
+    async def idle() -> bool:
+        status = await cluster.status()
+        return status["requests_in_flight"] == 0 and all(
+            worker["open_requests"] == 0 for worker in status["workers"]
+        )
+
+    await until(idle, "the Conductor counts no open request")
+    for worker in workers:
+        await until(
+            lambda w=worker: not (w.running or w.queued or w.reserved or w.handoffs),
+            f"worker {worker.name} is idle",
+        )
+
+
+async def metric(cluster: Cluster, line: str) -> float:
+    """The value of one line of /metrics; 0 where it is not there."""
+    async with cluster.http.get(f"{cluster.url}/metrics") as response:
+        text = await response.text()
+    found = [row for row in text.splitlines() if row.startswith(f"moontide_conductor_{line} ")]
+    return float(found[0].split()[-1]) if found else 0.0
