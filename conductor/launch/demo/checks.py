@@ -57,6 +57,8 @@ def _common(expected: Expected, seen: Seen) -> list[str]:
     reply, cached = seen.reply, seen.cached_tokens
     if reply.text != expected.reference.text:
         found.append(f"text {reply.text!r} differs from the cold run's {expected.reference.text!r}")
+    if warm := expected.reference.usage.prompt_tokens_details.cached_tokens:
+        found.append(f"{warm} tokens of the cold run it is compared with were cached")
     if reply.worker != expected.worker:
         found.append(f"worker {reply.worker} served it, not {expected.worker}")
     if cached < expected.at_least:

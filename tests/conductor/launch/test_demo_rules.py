@@ -73,6 +73,7 @@ def wrong(
     *,
     home: StoreTraffic | None = None,
     other: StoreTraffic | None = None,
+    reference: Reply | None = None,
 ) -> str:
     """What is found wrong when `got`, and what the stores counted, stand for the row."""
     _, _, right_home, right_other = RIGHT[case]
@@ -80,7 +81,7 @@ def wrong(
     tier = RIGHT[case][0]
     expected = Expected(
         case=case,
-        reference=reply("cold"),
+        reference=reference or reply("cold"),
         at_least=CACHED if tier else 0,
         kv_token_bytes=KV_BYTES,
         worker="both-1",
@@ -102,6 +103,11 @@ def test_what_no_row_may_be(case: Case) -> None:
     assert "recomputed" in wrong(case, reply(case, recomputed=True))
     odd = replace(reply(case), usage=Usage(PROMPT, 32, PromptDetails(CACHED - 1)))
     assert "no full blocks" in wrong(case, odd)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_row_is_compared_with_a_cold_run(case: Case) -> None:
+    assert f"{CACHED} tokens of the cold run" in wrong(case, reference=reply("dram"))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "split"])
