@@ -60,9 +60,19 @@ class BlockJobs:
         return self._find(question, asked, len(asked), pin_s)
 
     def fetch(
-        self, keys: Sequence[BlockKey], request_block: BlockKey | None, source: str, pin_s: float
+        self,
+        keys: Sequence[BlockKey],
+        first_block: int,
+        request_block: BlockKey | None,
+        source: str,
+        pin_s: float,
     ) -> Make:
         pin_s = check_timeout(pin_s)
+        if not 0 <= first_block <= len(keys):
+            raise InvalidRequest(
+                f"first_block is {first_block}; the prompt has {len(keys)} full blocks"
+            )
+        keys = keys[first_block:]
         asked = [*keys, *(() if request_block is None else (_request_key(request_block),))]
         if not 0 < len(asked) <= self._most_keys():
             raise InvalidRequest(

@@ -59,11 +59,11 @@ class PolledBlockStore:
     ) -> JobId:
         """For a hand-off: takes the full blocks of the prompt from `first_block` on, and
         `request_block` (see `begin_request_store`), from store `source` (an instance) while they
-        are still being written there. The result's `hit` comes once places are reserved, and is
-        shorter when there is no room for all; a load waits for the layers. What has not arrived by
-        `deadline_s` is given up."""
-        keys = self.keys(token_ids, extra=extra)[first_block:]
-        make = self.jobs.fetch(keys, request_block, source, pin_s)
+        are still being written there. The result's `hit` counts its blocks and tokens from there.
+        It comes once places are reserved, and is shorter when there is no room for all; a load
+        waits for the layers. What has not arrived by `deadline_s` is given up."""
+        keys = self.keys(token_ids, extra=extra)
+        make = self.jobs.fetch(keys, first_block, request_block, source, pin_s)
         return self.jobs.desk.submit(make(check_timeout(deadline_s), self.jobs.desk.deliver))
 
     def submit_load(

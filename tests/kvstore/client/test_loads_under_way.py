@@ -383,6 +383,39 @@ def test_r16_a_forged_answer_ends_the_connection_only(
             writer.layer(layer, content[layer])
 
 
+def test_a_busy_daemon_is_asked_again(daemon: StoreProcess) -> None:
+    with (
+        Relay(daemon.listen or "") as relay,
+        relay_client(daemon, relay) as client,
+        client.kv(NAMESPACE) as kv,
+        other_store(daemon) as source,
+        source.writer(TOKENS) as writer,
+    ):
+        content = layers_of(source, source.keys(TOKENS))
+        writer.layer(0, content[0])
+        hit = hit_under_way(kv, TOKENS)
+        refusals = iter([wire.Failure("busy", "later"), wire.Failure("timeout", "not yet")])
+
+        def alter(reply: wire.Reply) -> wire.Reply:
+            return next(refusals, reply) if isinstance(reply, wire.ExtentsReply) else reply
+
+        relay.alter = alter
+        writer.layer(1, content[1])
+        buffers = buffers_for(kv, [1], 6)
+        assert kv.load(hit.ticket, [1], buffers).status is JobStatus.DONE
+        assert buffers == [content[1]]
+        assert next(refusals, None) is None
+        relay.alter = lambda reply: (
+            wire.Failure("invalid_request", "no") if isinstance(reply, wire.ExtentsReply) else reply
+        )
+        refused = kv.load(hit.ticket, [1], buffers)
+        assert (refused.status, refused.failed_blocks) == (JobStatus.FAILED, tuple(range(6)))
+        assert refused.reason == "invalid_request: no"
+        for layer in (2, 3):
+            writer.layer(layer, content[layer])
+        kv.release(hit.ticket)
+
+
 def test_a_wrong_checksum_is_corrupt_not_handed_out(daemon: StoreProcess) -> None:
     with (
         Relay(daemon.listen or "") as relay,

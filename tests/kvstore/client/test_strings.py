@@ -128,7 +128,8 @@ def test_arguments_out_of_bounds_are_named(client: StoreClient) -> None:
         ("0 bytes.*1..1024", lambda: client.get("")),
         ("1025 bytes.*1..1024", lambda: client.put("k" * (MAX_STRING_KEY_BYTES + 1), b"")),
         ("if_exists is 'maybe'", lambda: client.put("k", b"", if_exists="maybe")),  # type: ignore[arg-type]  # wrong on purpose
-        ("replicas is 2", lambda: client.put("k", b"", replicas=2)),
+        ("replicas is 0.* 1..16", lambda: client.put("k", b"", replicas=0)),
+        ("replicas is 17", lambda: client.put("k", b"", replicas=17)),
         ("timeout of 0 ", lambda: client.get("k", timeout_s=0)),
         ("timeout of nan", lambda: client.get("k", timeout_s=float("nan"))),
         ("timeout of -1", lambda: client.put("k", b"", ttl_s=-1)),
