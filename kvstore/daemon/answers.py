@@ -26,10 +26,10 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """The request's payload goes to `sink`; `finish` makes the reply once all of it is there."""
+    """The request's payload goes to `sink`; `finish` makes the answer once all of it is there."""
 
     sink: PayloadSink
-    finish: Callable[[], Reply]
+    finish: Callable[[], Reply | Deferred]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from ..service import (
     wait_for_stop,
 )
 from ..store import PoolSettings, Store
+from ..types import Tier
 from .admin import AdminApi, StoreReport
 from .admin.report import make_report
 from .counters import Counters
@@ -37,9 +38,13 @@ from .peers import Peers
 from .server import DataServer
 from .settings import StoreSettings
 from .sources import Sources
+from .tiers import Tiering
 
 logger = logging.getLogger(__name__)
 
+STOP_SECONDS = 8.0
+"""From the signal to the last write of what is not on disk yet; the rest of the way out takes less
+than 2."""
 LEAVE_SECONDS = 3.0
 ADMIN_SHUTDOWN_SECONDS = 2.0
 SPARE_DESCRIPTORS = 256
@@ -58,6 +63,8 @@ class StoreDaemon:
         self._ready = False
         self._counters = Counters()
         self._sources = Sources()
+        self._tiering: Tiering | None = None
+        self._stop_by = 0.0  # monotonic
         self._transfer = ""  # HOST:PORT where peers read the pool
         with contextlib.ExitStack() as stack:
             self._data_dir = stack.enter_context(contextlib.closing(DataDir(settings.data_dir)))
@@ -81,6 +88,9 @@ class StoreDaemon:
     async def serve(self) -> None:
         """Serves until SIGTERM or SIGINT. Raises Conflict when the node's name is taken."""
         async with contextlib.AsyncExitStack() as stack:
+            self._tiering = self._open_tiering()
+            if self._tiering is not None:
+                stack.push_async_callback(self._end_tiering, self._tiering)
             if self._peers is not None:
                 self._peers.start()
                 stack.push_async_callback(self._peers.close)
@@ -101,7 +111,29 @@ class StoreDaemon:
             gc.freeze()  # what is here now stays: the collector need not walk it again
             signal = await wait_for_stop()
             self._ready = False
+            self._stop_by = time.monotonic() + STOP_SECONDS
             logger.info("stopping signal=%s", signal.name)
+
+    def _open_tiering(self) -> Tiering | None:
+        """Recovers what an earlier process left on disk. Blocks: nothing is served yet."""
+        if not self._settings.nvme:
+            return None
+        tiering = Tiering(
+            self._store,
+            self._settings.nvme_settings(),
+            loop=asyncio.get_running_loop(),
+            counters=self._counters.transports["file"],
+        )
+        self._sources = dataclasses.replace(
+            self._sources, disk_blocks=tiering.source, disk_entries=tiering.source
+        )
+        return tiering
+
+    async def _end_tiering(self, tiering: Tiering) -> None:
+        """Nobody writes any more: what is not on disk goes there, as far as the time allows."""
+        if not await tiering.flush(self._stop_by):
+            logger.warning("stopping before everything was on disk")
+        tiering.close()
 
     def _make_peers(self, stack: contextlib.ExitStack) -> Peers | None:
         """None, said once, when no other daemon can be found or reached."""
@@ -127,6 +159,7 @@ class StoreDaemon:
             max_clients=settings.max_clients,
             stats=lambda: msgspec.json.encode(self._report()),
             sources=self._sources,
+            tiering=self._tiering,
         )
         self._server = DataServer(
             self._store,
@@ -135,6 +168,7 @@ class StoreDaemon:
             counters=self._counters,
             max_clients=settings.max_clients,
             stall_seconds=settings.stall_seconds,
+            tiering=self._tiering,
         )
         self._server.listen(self._unix.socket)
         if self._tcp is not None:
@@ -160,8 +194,11 @@ class StoreDaemon:
     def _report(self) -> StoreReport:
         if self._peers is not None:
             self._counters.transports["tcp"] = self._peers.transfers()
+        stats = self._store.stats(time.monotonic())
+        if self._tiering is not None:
+            stats.tiers[Tier.NVME.value] = self._tiering.stats()
         return make_report(
-            self._store.stats(time.monotonic()),
+            stats,
             self._counters,
             connections=self._server.num_connections,
             client_processes=len(self._gate.clients),

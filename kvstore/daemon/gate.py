@@ -26,6 +26,7 @@ from .budget import Budget
 from .clients import ClientRegistry, Connection
 from .peer import Peer
 from .sources import Sources
+from .tiers import Tiering
 
 NONCE_BYTES = 32
 MAX_COPIED_BYTES = 256 << 20
@@ -55,6 +56,7 @@ class Gate:
         max_clients: int,
         stats: Callable[[], bytes],
         sources: Sources,
+        tiering: Tiering | None,
     ) -> None:
         self._store = store
         self._token = token.encode()
@@ -62,6 +64,7 @@ class Gate:
         self._inline_bytes = inline_bytes
         self._stats = stats
         self._sources = sources
+        self._tiering = tiering
         self._copies = Budget(MAX_COPIED_BYTES)
         self._last_owner = 0
         self.clients = ClientRegistry(
@@ -91,6 +94,7 @@ class Gate:
             time.monotonic,
             self._copies,
             self._sources,
+            self._tiering,
         )
         return peer, self._welcome(version, shared_memory)
 

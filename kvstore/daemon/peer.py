@@ -9,6 +9,7 @@ from ..store import OwnerId, Store
 from ..types import Instance
 from .budget import Budget
 from .sources import NO_SOURCES, Sources
+from .tiers import Tiering
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,4 @@ class Peer:
     clock: Callable[[], float]  # monotonic seconds
     copies: Budget  # copied out of the pool and not yet sent, of all connections
     sources: Sources = NO_SOURCES  # where lookups get what DRAM lacks
+    tiering: Tiering | None = None  # what lies on this node's disk

@@ -15,6 +15,7 @@ from .counters import Counters
 from .gate import Gate, Visitor, new_nonce
 from .listeners import Acceptor, peer_pid
 from .session import Session
+from .tiers import Tiering
 from .turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class DataServer:
         counters: Counters,
         max_clients: int,
         stall_seconds: float,
+        tiering: Tiering | None,
     ) -> None:
         self._store = store
         self._loop = loop
@@ -46,6 +48,7 @@ class DataServer:
         self._counters = counters
         self._max_clients = max_clients
         self._stall_seconds = stall_seconds
+        self._tiering = tiering
         self._sessions: set[Session] = set()
         self._acceptors: list[Acceptor] = []
         self._swept = time.monotonic()
@@ -102,6 +105,8 @@ class DataServer:
 
     def _tick(self) -> None:
         more = self._store.expire(time.monotonic())
+        if self._tiering is not None:
+            self._tiering.tick(time.monotonic())
         self._timer = self._loop.call_later(BUSY_TICK_SECONDS if more else TICK_SECONDS, self._tick)
         for client, segment in self._store.take_revocations(time.monotonic()):
             self._gate.clients.revoke(client, segment)

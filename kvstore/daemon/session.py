@@ -259,10 +259,9 @@ class Session:
 
     def _finish(self, request_id: int, incoming: Incoming) -> None:
         try:
-            reply = incoming.finish()
+            self._act(request_id, incoming.finish())
         except StoreError as error:
-            reply = self._failure(error)
-        self._reply(request_id, reply)
+            self._reply(request_id, self._failure(error))
 
     def _greet(self, request_id: int, message: wire.Request) -> None:
         if not isinstance(message, wire.Hello):

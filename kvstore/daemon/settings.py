@@ -10,11 +10,14 @@ from msgspec import Meta, Struct
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 
 from ..errors import InvalidRequest
+from ..nvme import NvmeSettings, region_bytes_for
 from ..service import HostPort, Size
 
 Transport = Literal["shm", "tcp", "rdma"]
 DEFAULT_SEGMENT_BYTES = 64 << 20
 DEFAULT_ENTRIES = 1 << 21
+LEAST_REGIONS = 8
+"""A tier of fewer holds too little while one of them makes room."""
 DEFAULT_LISTEN = HostPort("127.0.0.1", 7420)
 DEFAULT_ADMIN = HostPort("127.0.0.1", 7421)
 
@@ -43,7 +46,25 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     ] = None
     admin: Annotated[HostPort, Meta(description="Admin REST and metrics")] = DEFAULT_ADMIN
     dram: Annotated[Size, Meta(description="Size of the DRAM tier, taken at start")] = Size(1 << 30)
-    nvme: Annotated[Size, Meta(description="Size of the NVMe tier; only 0 so far")] = Size(0)
+    nvme: Annotated[
+        Size,
+        Meta(description="Size of the NVMe tier, in nvme of the data dir, index included; 0: none"),
+    ] = Size(0)
+    nvme_region: Annotated[
+        Size | None,
+        Meta(
+            description="Size of the files the NVMe tier is written in, and evicted by; larger "
+            "entries stay in DRAM. None: 64MiB or an eighth of the tier, and a segment where 8 fit"
+        ),
+    ] = None
+    nvme_entries: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 30)] | None,
+        Meta(description="Entries the NVMe tier can hold; none: one for each 4 KiB of it"),
+    ] = None
+    nvme_compression: Annotated[
+        Literal["auto", "off"],
+        Meta(description="auto: zstd for entries of which a sample shrinks by 1/8 or more"),
+    ] = "auto"
     segment: Annotated[
         Size | None,
         Meta(
@@ -84,8 +105,10 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.nvme:
+            self.nvme_settings()  # checks them
+        elif self.nvme_region is not None or self.nvme_entries is not None:
             raise InvalidRequest(
-                f"nvme is {self.nvme}; this version has no NVMe tier: leave --nvme at 0"
+                "nvme_region or nvme_entries is given and nvme is 0: give --nvme SIZE too"
             )
         if "rdma" in self.transports:
             raise InvalidRequest(
@@ -130,6 +153,24 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         if self.max_entries is not None:
             return self.max_entries
         return min(DEFAULT_ENTRIES, max(1, int(self.dram) // CACHE_LINE_BYTES))
+
+    def nvme_settings(self) -> NvmeSettings:
+        """Of a tier that is wanted. Raises InvalidRequest."""
+        capacity = int(self.nvme)
+        asked = self.nvme_region
+        if asked is not None:
+            region_bytes = int(asked)
+        elif capacity // LEAST_REGIONS >= region_bytes_for(capacity, self.segment_bytes):
+            region_bytes = region_bytes_for(capacity, self.segment_bytes)
+        else:
+            region_bytes = region_bytes_for(capacity)
+        return NvmeSettings(
+            directory=self.data_dir / "nvme",
+            capacity_bytes=capacity,
+            region_bytes=region_bytes,
+            max_entries=self.nvme_entries,
+            compression=self.nvme_compression,
+        )
 
     @property
     def socket_path(self) -> Path:

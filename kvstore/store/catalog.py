@@ -18,8 +18,8 @@ from .eviction import Links
 from .slot_table import SlotTable
 from .types import Origin
 
-SOFT_PINNED, DEAD, QUARANTINED, REQUEST_SCOPED, DOOMED, VOLATILE, FLUSHED = (
-    1 << bit for bit in range(7)
+SOFT_PINNED, DEAD, QUARANTINED, REQUEST_SCOPED, DOOMED, VOLATILE, FLUSHED, RETIRED = (
+    1 << bit for bit in range(8)
 )
 """Bits of the flags column.
 
@@ -28,6 +28,7 @@ REQUEST_SCOPED  one request's, told to nobody
 DOOMED          a fill of what was removed meanwhile: it ends, and never becomes visible
 VOLATILE        ends by itself (a time to live, one request's): not worth a disk
 FLUSHED         lies on the NVMe tier too
+RETIRED         did so once, and had to make room there
 """
 STRINGS = 0
 """Namespace number of string entries."""

@@ -10,7 +10,7 @@ import numpy as np
 from ..keys import block_key_of, shard_of
 from ..layout import DTYPE_BYTES, Shard
 from ..slots import HEAD, SlotState
-from .catalog import DEAD, FLUSHED, STRINGS, VOLATILE
+from .catalog import DEAD, FLUSHED, RETIRED, STRINGS, VOLATILE
 from .event_log import Holding
 from .parts import StoreParts
 
@@ -53,12 +53,13 @@ class StoreDemoting(StoreParts):
         self._entries.on_committed = offer
 
     def unflushed(self, limit: int) -> list[Demotable]:
-        """The coldest entries that no colder tier holds, coldest first. Looks at every slot, by
+        """The coldest entries that no colder tier held yet, coldest first. Looks at every slot, by
         columns: milliseconds for a million."""
         catalog = self._catalog
         states = catalog.table.rows()[:, HEAD] & 0xFF
         flags = np.frombuffer(catalog.flags, np.uint8)
-        wanted = (states == SlotState.COMMITTED) & (flags & (DEAD | VOLATILE | FLUSHED) == 0)
+        unwanted = flags & (DEAD | VOLATILE | FLUSHED | RETIRED)
+        wanted = (states == SlotState.COMMITTED) & (unwanted == 0)
         slots = np.flatnonzero(wanted)
         touched = np.frombuffer(catalog.touched, np.uint32)[slots]
         order = np.argsort(touched, kind="stable")[:limit]
@@ -99,16 +100,23 @@ class StoreDemoting(StoreParts):
             self._catalog.flags[slot] |= FLUSHED
 
     def forget_flushed(self, entries: Iterable[bytes]) -> None:
-        """The colder tier no longer holds these."""
+        """The colder tier no longer holds these. They are not copied there again before
+        `reoffer_retired`: a tier smaller than this one would be written without end."""
         catalog = self._catalog
         for entry in entries:
             slot = catalog.committed.get(entry)
-            if slot is not None:
-                catalog.flags[slot] &= ~FLUSHED
+            if slot is not None and catalog.flags[slot] & FLUSHED:
+                catalog.flags[slot] ^= FLUSHED | RETIRED
 
     def forget_all_flushed(self) -> None:
+        """The colder tier was emptied."""
         flags = np.frombuffer(self._catalog.flags, np.uint8)
         flags &= ~np.uint8(FLUSHED)
+
+    def reoffer_retired(self) -> None:
+        """What left the colder tier may go there again."""
+        flags = np.frombuffer(self._catalog.flags, np.uint8)
+        flags &= ~np.uint8(RETIRED)
 
     def list_beyond(self, holdings: Callable[[], Iterable[Holding]]) -> None:
         """Snapshots of events end with these, which lie in a tier that this class does not own;

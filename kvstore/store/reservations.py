@@ -27,7 +27,7 @@ from .placement import Placement
 from .pool import Arena
 from .shares import Shares
 from .slot_table import NO_SLOT
-from .types import ExtentCallback, Origin, ReserveResult
+from .types import ExtentCallback, Origin, Purpose, ReserveResult
 from .watchers import Watchers
 
 _U64 = struct.Struct("<Q")
@@ -50,6 +50,7 @@ class Batch:
     request_scoped: bool = False
     origin: Origin | None = None
     elsewhere: Collection[bytes] = ()  # entries that another tier holds
+    replicas: int = 1  # wanted in the cluster
 
 
 class _Group:
@@ -304,6 +305,13 @@ class Reservations:
         if not self._is_open(owner, slot, generation):
             self._counters.stale_notices += 1
             raise InvalidRequest(f"slot {slot}, generation {generation}: no such reservation")
+
+    def purpose(self, owner: Owner, slot: int, generation: int) -> Purpose | None:
+        """Of an open reservation of the owner."""
+        if not self._is_open(owner, slot, generation):
+            return None
+        batch = self._open[slot]
+        return Purpose(self._catalog.entry(slot), batch.if_exists, batch.replicas)
 
     def _is_open(self, owner: Owner, slot: int, generation: int) -> bool:
         batch = self._open.get(slot)

@@ -11,7 +11,8 @@ import msgspec
 from moontide.transfer.types import PAGE_BYTES, Instance
 
 from ..errors import InvalidRequest
-from ..types import ReserveStatus, Tier
+from ..keys import EntryId
+from ..types import IfExists, ReserveStatus, Tier
 from ..wire import BlockEntry
 
 OwnerId = int
@@ -99,6 +100,14 @@ class ReserveResult(NamedTuple):
     offset: int = 0
     writable: bool = False
     reason: str = ""
+
+
+class Purpose(NamedTuple):
+    """What an open reservation is for."""
+
+    entry: EntryId
+    if_exists: IfExists
+    replicas: int  # wanted in the cluster
 
 
 class Origin(NamedTuple):

@@ -13,7 +13,7 @@ from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_key
 from .namespaces import Geometry
 from .parts import StoreParts
 from .reservations import Batch
-from .types import ExtentCallback, Origin, OwnerId, ReserveResult
+from .types import ExtentCallback, Origin, OwnerId, Purpose, ReserveResult
 
 
 class StoreWriting(StoreParts):
@@ -38,6 +38,7 @@ class StoreWriting(StoreParts):
         soft_pin: bool = False,
         shared_memory: bool = False,
         elsewhere: Collection[bytes] = (),
+        replicas: int = 1,
         now: float,
     ) -> list[ReserveResult]:
         """Space for single-extent entries, one result an entry. EXISTS for `keep` and `error` when
@@ -56,6 +57,7 @@ class StoreWriting(StoreParts):
             soft_pin=soft_pin,
             shared_memory=shared_memory,
             elsewhere=() if if_exists == "replace" else elsewhere,
+            replicas=replicas,
         )
         return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
 
@@ -207,6 +209,10 @@ class StoreWriting(StoreParts):
         anyone else."""
         self._reservations.check_open(self._owners.get(owner), slot, generation)
         return self._contents.buffer(slot, generation)
+
+    def purpose(self, owner: OwnerId, slot: int, generation: int) -> Purpose | None:
+        """What an open reservation of the owner is for; None for any other."""
+        return self._reservations.purpose(self._owners.get(owner), slot, generation)
 
     def extents(self, slot: int, generation: int) -> list[Extent]:
         """Complete extents of a reserved or committed entry. Raises like `buffer`."""

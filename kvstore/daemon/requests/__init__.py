@@ -14,7 +14,7 @@ from ... import wire
 from ...errors import InvalidRequest
 from ..answers import Answer, Incoming
 from ..peer import Peer
-from . import blocks, entries, fetch, lookups, segments, waiting
+from . import blocks, ending, entries, fetch, lookups, reading, segments, waiting
 
 _Handler = Callable[[Peer, Any], Answer]
 _PayloadHandler = Callable[[Peer, Any, int], Incoming]
@@ -24,15 +24,15 @@ _HANDLERS: dict[type[wire.Request], _Handler] = {
     wire.Advance: entries.advance,
     wire.Commit: entries.commit,
     wire.Abort: entries.abort,
-    wire.Lookup: entries.lookup,
-    wire.Get: entries.get,
-    wire.Read: entries.read,
-    wire.Exists: entries.exists,
-    wire.Remove: entries.remove,
-    wire.Clear: entries.clear,
-    wire.Unpin: entries.unpin,
-    wire.RenewTicket: entries.renew,
-    wire.ReportCorrupt: entries.report_corrupt,
+    wire.Lookup: reading.lookup,
+    wire.Get: reading.get,
+    wire.Read: reading.read,
+    wire.Exists: reading.exists,
+    wire.Remove: ending.remove,
+    wire.Clear: ending.clear,
+    wire.Unpin: ending.unpin,
+    wire.RenewTicket: ending.renew,
+    wire.ReportCorrupt: ending.report_corrupt,
     wire.OpenNamespace: blocks.open_namespace,
     wire.ReserveBlocks: blocks.reserve,
     wire.LookupBlocks: lookups.lookup,

@@ -79,6 +79,12 @@ class _Lookup:
             message.pending,
             self._peer.clock(),
         )
+        if self._peer.tiering is not None:
+            self._peer.tiering.touch(
+                b"k" + key + found.shards[entry.shard]
+                for key, block in zip(self._keys, found.blocks, strict=False)
+                for entry in block
+            )
         return wire.BlocksReply(*found)
 
     def start(self, respond: Respond) -> Callable[[], None]:

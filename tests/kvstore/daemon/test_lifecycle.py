@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore import wire
+from moontide.kvstore.daemon.data_dir import read_state
 from moontide.kvstore.membership import StoreRecord, open_membership
 from moontide.kvstore.types import PutStatus
 
@@ -94,7 +95,7 @@ def test_a_taken_port_is_named(unstarted: StoreProcess) -> None:
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (("--nvme", "1GiB"), "--nvme"),
+        (("--nvme", "1MiB"), "NVMe tier needs at least"),
         (("--transports", "rdma"), "rdma"),
         (("--transports", "pigeon"), "pigeon"),
         (("--dram", "lots"), "lots"),
@@ -192,6 +193,8 @@ def test_r18_a_killed_client_leaves_nothing(store_daemon: StartStore) -> None:
 def test_it_is_a_member_while_it_runs(store_daemon: StartStore, tmp_path: Path) -> None:
     address = f"file:{tmp_path / 'members'}"
     daemon = store_daemon("--cluster", address)
+    state = read_state(daemon.data_dir)
+    assert state is not None
     members = open_membership(address)
     (member,) = members.members()
     assert member.record == StoreRecord(
@@ -200,6 +203,7 @@ def test_it_is_a_member_while_it_runs(store_daemon: StartStore, tmp_path: Path) 
         admin_url=daemon.admin,
         data_address=daemon.listen or "",
         socket=str(daemon.socket),
+        transfer_address=state.transfer or "",
     )
     other = StoreProcess(tmp_path, tmp_path / "o.sock", ("--dram", "8MiB", "--segment", "1MiB"))
     assert "node-a" in refused(other, "--cluster", address)

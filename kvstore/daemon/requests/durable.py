@@ -1,0 +1,45 @@
+"""Answers that wait until the disk holds nothing of what was removed: no crash brings it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ... import wire
+from ...errors import StoreTimeout, StoreUnavailable
+from ..answers import Deferred, Respond
+
+REMOVAL_SECONDS = 30.0
+"""A disk that takes longer is broken: the client hears that it is not sure."""
+
+
+class Removal:
+    """One removal under way, and the reply it is worth once it is durable. The removal goes on
+    whoever still waits for it."""
+
+    def __init__(self, reply: wire.Reply) -> None:
+        self._reply = reply
+        self._outcome: wire.Reply | None = None
+        self._respond: Respond | None = None
+
+    def ended(self, durable: bool) -> None:
+        unsure = StoreUnavailable(
+            "removed here, but the disk did not take the removal: what was removed may come back "
+            "when this store starts again; see disk_errors of its stats, then repeat the call"
+        )
+        self._outcome = self._reply if durable else wire.Failure(unsure.code, str(unsure))
+        if self._respond is not None:
+            self._respond(self._outcome)
+
+    def answer(self) -> Deferred:
+        late = StoreTimeout(f"the disk did not take the removal within {REMOVAL_SECONDS:g} s")
+        return Deferred(REMOVAL_SECONDS, self._start, wire.Failure(late.code, str(late)))
+
+    def _start(self, respond: Respond) -> Callable[[], None]:
+        if self._outcome is not None:
+            respond(self._outcome)
+        else:
+            self._respond = respond
+        return self._forget
+
+    def _forget(self) -> None:
+        self._respond = None

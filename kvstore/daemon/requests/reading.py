@@ -1,0 +1,187 @@
+"""Requests that read entries, whichever key space they are in.
+
+String entries that DRAM lacks and a source holds are brought here first; then the answer is made in
+one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from ... import wire
+from ...errors import InvalidRequest, StoreError, StoreTimeout
+from ...keys import EntryId, is_block
+from ...types import Extent
+from ..answers import Answer, Deferred, Outgoing, Respond
+from ..peer import Peer
+from ..sources import EntriesWanted, EntrySource
+from . import checks
+from .lookups import GRACE_SECONDS, SOURCE_SECONDS
+
+MAX_READ_BYTES = 16 << 20
+"""Most bytes one Read copies (one extent may always be read)."""
+
+
+def lookup(peer: Peer, message: wire.Lookup) -> Answer:
+    checks.seconds("pin_s", message.pin_s)
+    entries = checks.entry_ids(message.entries)
+
+    def look() -> wire.LookupReply:
+        found, ticket = peer.store.lookup(peer.owner, entries, message.pin_s, peer.clock())
+        return wire.LookupReply([*found], ticket)
+
+    return _once_here(peer, entries, look)
+
+
+def get(peer: Peer, message: wire.Get) -> Answer:
+    """Values leave straight from the pool, pinned by a view of this connection until then."""
+    entries = checks.entry_ids(message.entries)
+    return _once_here(peer, entries, partial(_send, peer, entries))
+
+
+def _send(peer: Peer, entries: Sequence[EntryId]) -> Outgoing:
+    store = peer.store
+    found, ticket = store.lookup_to_send(peer.owner, entries, peer.clock())
+    release = partial(store.unpin, peer.owner, ticket) if ticket else None
+    num_bytes = sum(each.length for each in found if each)
+    if num_bytes > wire.MAX_PAYLOAD_BYTES:
+        if release:
+            release()
+        raise InvalidRequest(
+            f"the values have {num_bytes} bytes, one reply {wire.MAX_PAYLOAD_BYTES}: ask for fewer"
+        )
+    return Outgoing(
+        wire.GetReply(
+            [each.length if each else -1 for each in found],
+            [each.checksum if each else 0 for each in found],
+        ),
+        tuple([store.buffer(each.slot, each.generation) for each in found if each]),
+        release=release,
+    )
+
+
+def read(peer: Peer, message: wire.Read) -> Outgoing:
+    """Copies the extents out: what was pinned for this reader may end while they are sent."""
+    checks.reservations(message.slots, message.generations)
+    checks.same_length(slots=message.slots, extents=message.extents)
+    extents = [
+        _complete_extent(peer, slot, generation, index)
+        for slot, generation, index in zip(
+            message.slots, message.generations, message.extents, strict=True
+        )
+    ]
+    complete = [extent.length for extent in extents if extent]
+    num_bytes = sum(complete)
+    if num_bytes > MAX_READ_BYTES and len(complete) > 1:
+        raise InvalidRequest(
+            f"the extents have more than {MAX_READ_BYTES} bytes: read fewer at once"
+        )
+    peer.copies.take(num_bytes)
+    values = [
+        memoryview(bytes(peer.store.buffer(slot, generation)[extent.offset :][: extent.length]))
+        for slot, generation, extent in zip(
+            message.slots, message.generations, extents, strict=True
+        )
+        if extent
+    ]
+    return Outgoing(
+        wire.GetReply(
+            [extent.length if extent else -1 for extent in extents],
+            [extent.checksum if extent else 0 for extent in extents],
+        ),
+        tuple(values),
+        release=partial(peer.copies.give_back, num_bytes),
+    )
+
+
+def _complete_extent(peer: Peer, slot: int, generation: int, index: int) -> Extent | None:
+    try:
+        extents = peer.store.extents(slot, generation)
+    except InvalidRequest:  # that generation is gone: a miss
+        return None
+    return extents[index] if 0 <= index < len(extents) else None
+
+
+def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply:
+    entries = checks.entry_ids(message.entries)
+    found = peer.store.exists(entries, peer.clock())
+    for source in peer.sources.entries():
+        missing = [index for index, here in enumerate(found) if not here]
+        held = source.holds([entries[index] for index in missing])
+        for index, is_held in zip(missing, held, strict=True):
+            found[index] = is_held
+    return wire.ExistsReply(bytes(found))
+
+
+# -- bringing ---------------------------------------------------------------------
+
+
+def _once_here(
+    peer: Peer, entries: Sequence[EntryId], answer: Callable[[], wire.Reply | Outgoing]
+) -> Answer:
+    if peer.tiering is not None:
+        peer.tiering.touch(entries)
+    sources = peer.sources.entries()
+    if not sources:
+        return answer()
+    bringing = _Bringing(peer, entries, sources, answer)
+    if not bringing.is_needed():
+        return answer()
+    late = StoreTimeout(f"{len(entries)} entries did not come within {SOURCE_SECONDS:g} s")
+    return Deferred(
+        SOURCE_SECONDS + GRACE_SECONDS, bringing.start, wire.Failure(late.code, str(late))
+    )
+
+
+class _Bringing:
+    """Asks the sources one after another for what is not here, then answers."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        entries: Sequence[EntryId],
+        sources: Sequence[EntrySource],
+        answer: Callable[[], wire.Reply | Outgoing],
+    ) -> None:
+        self._peer = peer
+        self._entries = [entry for entry in entries if not is_block(entry)]
+        self._sources = sources
+        self._left: Iterator[EntrySource] = iter(sources)
+        self._answer = answer
+        self._deadline = peer.clock() + SOURCE_SECONDS
+        self._ended = False
+
+    def is_needed(self) -> bool:
+        """Some source holds what is not here."""
+        missing = self._missing()
+        return bool(missing) and any(any(source.holds(missing)) for source in self._sources)
+
+    def start(self, respond: Respond) -> Callable[[], None]:
+        self._respond = respond
+        self._ask_next()
+        return self._cancel
+
+    def _missing(self) -> list[EntryId]:
+        here = self._peer.store.exists(self._entries, self._peer.clock())
+        return [entry for entry, is_here in zip(self._entries, here, strict=True) if not is_here]
+
+    def _ask_next(self) -> None:
+        if self._ended:
+            return
+        source, missing = next(self._left, None), self._missing()
+        if source is None or not missing:
+            self._finish()
+        else:
+            source.bring(EntriesWanted(missing, self._deadline), self._ask_next)
+
+    def _finish(self) -> None:
+        self._ended = True
+        try:
+            reply = self._answer()
+        except StoreError as error:
+            reply = wire.Failure(error.code, str(error))
+        self._respond(reply)
+
+    def _cancel(self) -> None:
+        self._ended = True

@@ -1,0 +1,167 @@
+"""DRAM → NVMe: every committed entry is copied to disk in the background.
+
+    commit ──► backlog ──► held, being written ──► flushed
+                  └─(full: left out, found again by a sweep)
+
+A put never waits for the disk: what the backlog or the disk's queue cannot take stays in DRAM
+unflushed, and a sweep over the store offers it again, coldest first. Above the high watermark the
+coldest come before what was just written, so that eviction finds entries that lie on disk already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from ...nvme import NvmeTier, NvmeWrite
+from ...store import Demotable, Store
+
+logger = logging.getLogger(__name__)
+
+MAX_BACKLOG = 65536
+MAX_WRITING_BYTES = 64 << 20
+MAX_WRITING_RATIO = 1 / 8
+"""Of the DRAM tier: what is being copied keeps its space when it is evicted meanwhile."""
+MAX_WRITING_ENTRIES = 4096
+"""Leaves room in the disk's queue for removals."""
+MAX_STARTED_AT_ONCE = 256
+"""Writes begun before others get the loop."""
+SWEEP_ENTRIES = 1024
+SWEEP_SECONDS = 0.5
+HIGH_WATERMARK = 0.85
+RETRY_SECONDS = 1.0
+"""Pause after a failed write: a full or broken disk is not asked all the time."""
+
+
+class Demoter:
+    """Lives in the loop. `wake` asks it to call `pump` soon, outside of whatever runs now."""
+
+    def __init__(
+        self,
+        store: Store,
+        nvme: NvmeTier,
+        *,
+        max_entry_bytes: int,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._nvme = nvme
+        self._max_entry_bytes = max_entry_bytes
+        self._clock = clock
+        self._wake = wake
+        self._backlog: deque[Demotable] = deque()
+        self._writing: dict[bytes, int] = {}  # entry → bytes
+        self._writing_bytes = 0
+        self._left_out = False  # something unflushed may be in no backlog
+        self._paused_until = 0.0
+        self._swept_at = 0.0
+        self._max_bytes = min(
+            MAX_WRITING_BYTES, int(MAX_WRITING_RATIO * store.settings.capacity_bytes)
+        )
+        store.on_committed(self._offer)
+
+    def is_writing(self, entry: bytes) -> bool:
+        return entry in self._writing
+
+    def writing(self) -> list[bytes]:
+        return list(self._writing)
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything that can be on disk is there."""
+        return not (self._backlog or self._writing or self._left_out)
+
+    def tick(self, now: float) -> None:
+        """Every 100 ms."""
+        if self._is_high() or (self._left_out and not self._backlog):
+            self._sweep(now)
+        self.pump()
+
+    def sweep_all(self) -> None:
+        """The process is about to end: whatever is not on disk goes there now."""
+        self._store.reoffer_retired()
+        self._paused_until = 0.0
+        self._left_out = True
+        self._sweep(self._clock(), at_once=True)
+        self.pump()
+
+    def pump(self) -> None:
+        """Begins writes until the disk has enough to do."""
+        if self._clock() < self._paused_until:
+            return
+        for _ in range(MAX_STARTED_AT_ONCE):
+            if not self._backlog or self._is_busy():
+                return
+            if not self._begin(self._backlog.popleft()):
+                return
+        self._wake()
+
+    def _offer(self, entries: list[Demotable]) -> None:
+        room = MAX_BACKLOG - len(self._backlog)
+        self._backlog.extend(entries[:room])
+        if len(entries) > room:
+            self._left_out = True
+        self._wake()
+
+    def _is_busy(self) -> bool:
+        return self._writing_bytes >= self._max_bytes or len(self._writing) >= MAX_WRITING_ENTRIES
+
+    def _is_high(self) -> bool:
+        store = self._store
+        return store.used_bytes > HIGH_WATERMARK * store.settings.capacity_bytes
+
+    def _sweep(self, now: float, *, at_once: bool = False) -> None:
+        """Puts the coldest unflushed entries first."""
+        if not at_once and now < self._swept_at + SWEEP_SECONDS:
+            return
+        self._swept_at = now
+        found = self._store.unflushed(SWEEP_ENTRIES)
+        if not self._backlog:
+            self._left_out = len(found) == SWEEP_ENTRIES
+        self._backlog.extendleft(reversed(found))
+        while len(self._backlog) > MAX_BACKLOG:
+            self._backlog.pop()
+            self._left_out = True
+
+    def _begin(self, entry: Demotable) -> bool:
+        """False: the disk takes no more now."""
+        held = self._store.hold(entry.slot, entry.generation)
+        if held is None:
+            return True
+        num_bytes = sum(map(len, held.extents))
+        if num_bytes > self._max_entry_bytes or held.entry in self._writing:
+            self._store.release(entry.slot)
+            return True
+        write = NvmeWrite(
+            held.entry,
+            held.namespace,
+            entry.parent,
+            held.extents,
+            held.checksums,
+            held.element_bytes,
+        )
+        self._writing[held.entry] = num_bytes
+        self._writing_bytes += num_bytes
+        if not self._nvme.write(write, partial(self._written, entry, held.entry)):
+            self._end(entry, held.entry)
+            self._backlog.appendleft(entry)
+            self._paused_until = self._clock() + RETRY_SECONDS / 10
+            return False
+        return True
+
+    def _written(self, entry: Demotable, name: bytes, stored: bool) -> None:
+        self._end(entry, name)
+        if stored:
+            self._store.mark_flushed(entry.slot, entry.generation)
+        else:
+            self._left_out = True
+            self._paused_until = self._clock() + RETRY_SECONDS
+            logger.warning("demotion failed entry=%s", name[:40].hex())
+        self._wake()
+
+    def _end(self, entry: Demotable, name: bytes) -> None:
+        self._writing_bytes -= self._writing.pop(name)
+        self._store.release(entry.slot)

@@ -1,0 +1,224 @@
+"""The NVMe tier as the daemon has it: demotion, promotion, removal, events, figures, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+from ...keys import EntryId, is_block, shard_of
+from ...nvme import NvmeEntry, NvmeSettings, NvmeTier
+from ...nvme.settings import REGION_OVERHEAD_BYTES
+from ...store import Holding, Store, TierStats
+from ...types import Tier
+from ..counters import TransportCounters
+from .demotion import Demoter
+from .events import announce
+from .source import NvmeSource
+
+logger = logging.getLogger(__name__)
+
+Then = Callable[[bool], None]
+"""Runs once the disk holds nothing of it any more, whatever happens; False: it could not be made
+sure."""
+CLOSE_SECONDS = 1.0
+MAX_TOUCHED = 8192
+TOUCHED_AT_ONCE = 512
+GROUPS_AT_ONCE = 1
+POLL_SECONDS = 0.02
+
+
+class Tiering:
+    """Opens the tier, which recovers what an earlier process left (and takes as long as that
+    takes). Lives in the loop; nothing here waits for the disk."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: NvmeSettings,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        counters: TransportCounters,
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._counters = counters
+        self._pump_due = False
+        self._tier = NvmeTier.open(
+            settings,
+            post=self._post,
+            on_stored=self._stored,
+            on_removed=self._removed,
+        )
+        self._shards: dict[str, set[bytes]] = {}
+        self._unread = self._tier.entries()  # of what was there at the start
+        self._touched: dict[bytes, None] = {}
+        self._demoter = Demoter(
+            store,
+            self._tier,
+            max_entry_bytes=settings.region_size - REGION_OVERHEAD_BYTES,
+            clock=time.monotonic,
+            wake=self._pump_soon,
+        )
+        self.source = NvmeSource(
+            store,
+            self._tier,
+            loop=loop,
+            counters=counters,
+            clock=time.monotonic,
+            shards=self._shards,
+        )
+        store.list_beyond(self._holdings)
+
+    def tick(self, now: float) -> None:
+        """Every 100 ms."""
+        self._demoter.tick(now)
+        self.source.tick()
+        self._tell_touched()
+        self._read_shards()
+
+    def touch(self, entries: Iterable[bytes]) -> None:
+        """These were hit, in whatever tier: the disk keeps them longer. Told to it a few at a time;
+        beyond MAX_TOUCHED it does not hear of them."""
+        for entry in entries:
+            if len(self._touched) >= MAX_TOUCHED:
+                return
+            self._touched[entry] = None
+
+    def stats(self) -> TierStats:
+        stats = self._tier.stats()
+        return TierStats(
+            capacity_bytes=stats.capacity_bytes,
+            used_bytes=stats.used_bytes,
+            entries=stats.entries,
+            flushed=stats.flushed,
+            hits=self.source.hits,
+            misses=self.source.misses,
+            evictions=stats.evictions,
+            removals=stats.removals,
+            bytes_in=stats.bytes_in,
+            bytes_out=stats.bytes_out,
+            corrupt=stats.corrupt,
+            disk_errors=stats.disk_errors,
+        )
+
+    # -- ending entries -----------------------------------------------------------------
+
+    def on_disk(self, entries: Sequence[EntryId]) -> list[EntryId]:
+        """Those that lie there or are just being written there."""
+        located = self._tier.locate(entries)
+        return [
+            entry
+            for entry, location in zip(entries, located, strict=True)
+            if location is not None or self._demoter.is_writing(entry)
+        ]
+
+    def drop(self, entries: Sequence[EntryId], then: Then) -> None:
+        """`then` runs once their removal is durable: no crash brings them back."""
+        if not self._tier.drop(entries, then):
+            then(False)
+
+    def clear(self, namespace: str | None, then: Then) -> None:
+        """A namespace (digest, hex), string entries (""), or everything (None)."""
+        if namespace == "":
+            self._drop_strings(then)
+            return
+
+        def cleared(durable: bool) -> None:
+            if durable:
+                self._announce_cleared(namespace)
+            then(durable)
+
+        if not self._tier.clear(namespace, cleared):
+            then(False)
+
+    def _drop_strings(self, then: Then) -> None:
+        """One by one, with their events: `cleared` without a namespace means everything."""
+        found = [names for namespace, names in self._tier.entries() if not namespace]
+        strings = [name for names in found for name in names]
+        strings += [entry for entry in self._demoter.writing() if not is_block(entry)]
+        self.drop([EntryId(name) for name in strings], then)
+
+    def entries(self) -> Iterable[tuple[str, list[bytes]]]:
+        return self._tier.entries()
+
+    # -- the end ------------------------------------------------------------------------
+
+    async def flush(self, deadline: float) -> bool:
+        """Writes what is not on disk yet, until `deadline` (monotonic). True when all is there."""
+        self._demoter.sweep_all()
+        while not self._demoter.is_idle:
+            if time.monotonic() >= deadline:
+                return False
+            self._demoter.tick(time.monotonic())
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    def close(self) -> None:
+        self._tier.close(CLOSE_SECONDS)
+
+    # -- what the tier tells ------------------------------------------------------------
+
+    def _stored(self, entries: Sequence[NvmeEntry]) -> None:
+        self._counters.bytes_out += sum(entry.length for entry in entries)
+        for entry in entries:
+            _note_shard(self._shards, entry.namespace, entry.entry)
+        # One that is dropped by now was announced as removed before this.
+        located = self._tier.locate([entry.entry for entry in entries])
+        here = [entry for entry, place in zip(entries, located, strict=True) if place is not None]
+        announce(self._store, "stored", here)
+
+    def _removed(self, entries: Sequence[NvmeEntry]) -> None:
+        self._store.forget_flushed([entry.entry for entry in entries])
+        announce(self._store, "removed", entries)
+
+    def _announce_cleared(self, namespace: str | None) -> None:
+        if namespace is None:
+            self._store.forget_all_flushed()
+        self._store.events.publish(
+            "cleared",
+            instance=str(self._store.instance),
+            tier=Tier.NVME,
+            namespace=namespace or "",
+        )
+
+    def _holdings(self) -> Iterator[Holding]:
+        """Read as the snapshot is sent: what changes meanwhile is told again by the events that
+        follow it."""
+        instance = str(self._store.instance)
+        for namespace, entries in self._tier.entries():
+            yield Holding(instance, Tier.NVME, namespace, entries)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            self._loop.call_soon_threadsafe(call)
+
+    def _tell_touched(self) -> None:
+        if self._touched:
+            entries = list(self._touched)[:TOUCHED_AT_ONCE]
+            for entry in entries:
+                del self._touched[entry]
+            self._tier.touch(entries)
+
+    def _read_shards(self) -> None:
+        """A part of what an earlier process left, each time."""
+        for namespace, entries in islice(self._unread, GROUPS_AT_ONCE):
+            for entry in entries:
+                _note_shard(self._shards, namespace, entry)
+
+    def _pump_soon(self) -> None:
+        if not self._pump_due:
+            self._pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_due = False
+        self._demoter.pump()
+
+
+def _note_shard(shards: dict[str, set[bytes]], namespace: str, entry: bytes) -> None:
+    if namespace:
+        shards.setdefault(namespace, set()).add(shard_of(entry))
