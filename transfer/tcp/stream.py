@@ -144,9 +144,9 @@ class Stream:
                 self._sweep_wanted = False
                 self._let_ending_go()
             self._refill()
+            self._pace.moved(self._writer.flush(sock), time.monotonic())
             try:
-                sent = self._writer.flush(sock)
-                self._pace.moved(sent + self._reader.step(sock), time.monotonic())
+                self._pace.moved(self._reader.step(sock), time.monotonic())
             except BlockingIOError:
                 if not self._wait(sock, poller):
                     return None
