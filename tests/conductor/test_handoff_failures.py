@@ -115,7 +115,13 @@ async def test_without_another_decode_worker_the_prefill_worker_answers_alone(ho
 async def _whole_once_failed(cluster: Cluster, bad: FakeWorker, p: FakeWorker) -> dict[str, str]:
     """Token 1 comes only after the decode worker has failed."""
     waiting = asyncio.create_task(whole(cluster))
-    await until(lambda: bad.requests and not bad.running, "the decode worker has failed")
+
+    async def failed() -> bool:
+        causes = ("busy", "broken", "unreachable")
+        lines = [f'worker_failures_total{{cause="{cause}",part="decode"}}' for cause in causes]
+        return any([await metric(cluster, line) for line in lines])
+
+    await until(failed, f"{bad.name} has failed")
     p.released.set()
     return await waiting
 
