@@ -20,6 +20,7 @@ from moontide.kvstore import (
     KVLayout,
     Namespace,
     PrefixHit,
+    Shard,
     StoreClient,
     connect,
     wire,
@@ -52,6 +53,13 @@ def client_of(
         timeout_s=timeout_s,
     ) as client:
         yield client
+
+
+@contextlib.contextmanager
+def other_store(daemon: StoreProcess, shard: Shard | None = None) -> Iterator[BlockStore]:
+    """The writer: another client of the same daemon."""
+    with client_of(daemon) as client, client.kv(NAMESPACE, shard=shard) as kv:
+        yield kv
 
 
 def block_bytes(key: BlockKey, layer: int, num_bytes: int) -> bytes:

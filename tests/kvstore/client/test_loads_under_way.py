@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,11 +15,12 @@ from moontide.kvstore import (
     BlockKey,
     BlockStore,
     BlockWriter,
+    JobId,
+    JobResult,
     JobStatus,
     PrefixHit,
     Shard,
     StoreClient,
-    connect,
     kv_entry_id,
     wire,
 )
@@ -36,28 +38,13 @@ from .helpers import (
     client_of,
     hit_under_way,
     layers_of,
+    other_store,
     result_of,
     wait_until,
     write_prompt,
 )
-from .relay import Relay
 
 GUARD = 0xA5
-
-
-@contextlib.contextmanager
-def other_store(daemon: StoreProcess, shard: Shard | None = None) -> Iterator[BlockStore]:
-    """The writer: another client of the same daemon."""
-    with client_of(daemon) as client, client.kv(NAMESPACE, shard=shard) as kv:
-        yield kv
-
-
-@contextlib.contextmanager
-def relay_client(daemon: StoreProcess, relay: Relay) -> Iterator[StoreClient]:
-    """A client that hears what `relay` makes of the daemon's replies; the store is empty."""
-    with connect(relay.address, token=daemon.token, timeout_s=SECONDS) as client:
-        client.clear()
-        yield client
 
 
 class Writers:
@@ -345,107 +332,6 @@ def test_r25_a_load_is_told_when_the_daemon_dies(store_daemon: StartStore) -> No
         assert late.reason.startswith("view_expired: ")
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [
-        wire.ExtentsReply(b"\1" * 5, bytes(48)),
-        wire.ExtentsReply(b"\1" * 6, bytes(47)),
-        wire.ExtentsReply(b"", b""),
-        wire.Ok(),
-    ],
-    ids=["few", "short", "empty", "other"],
-)
-def test_r16_a_forged_answer_ends_the_connection_only(
-    daemon: StoreProcess, forged: wire.Reply
-) -> None:
-    with (
-        Relay(daemon.listen or "") as relay,
-        relay_client(daemon, relay) as client,
-        client.kv(NAMESPACE) as kv,
-        other_store(daemon) as source,
-        source.writer(TOKENS) as writer,
-    ):
-        content = layers_of(source, source.keys(TOKENS))
-        writer.layer(0, content[0])
-        hit = hit_under_way(kv, TOKENS)
-        relay.alter = lambda reply: forged if isinstance(reply, wire.ExtentsReply) else reply
-        buffers = buffers_for(kv, [1], 6)
-        job = kv.submit_load(hit.ticket, [1], buffers, deadline_s=SECONDS)
-        writer.layer(1, content[1])
-        result = result_of(kv, job)
-        assert result.status is JobStatus.FAILED
-        assert result.reason.startswith("unavailable: ")
-        assert buffers == buffers_for(kv, [1], 6)
-        relay.alter = lambda reply: reply
-        assert kv.load(hit.ticket, [1], buffers).status is JobStatus.DONE
-        assert buffers == [content[1]]
-        for layer in (2, 3):
-            writer.layer(layer, content[layer])
-
-
-def test_a_busy_daemon_is_asked_again(daemon: StoreProcess) -> None:
-    with (
-        Relay(daemon.listen or "") as relay,
-        relay_client(daemon, relay) as client,
-        client.kv(NAMESPACE) as kv,
-        other_store(daemon) as source,
-        source.writer(TOKENS) as writer,
-    ):
-        content = layers_of(source, source.keys(TOKENS))
-        writer.layer(0, content[0])
-        hit = hit_under_way(kv, TOKENS)
-        refusals = iter([wire.Failure("busy", "later"), wire.Failure("timeout", "not yet")])
-
-        def alter(reply: wire.Reply) -> wire.Reply:
-            return next(refusals, reply) if isinstance(reply, wire.ExtentsReply) else reply
-
-        relay.alter = alter
-        writer.layer(1, content[1])
-        buffers = buffers_for(kv, [1], 6)
-        assert kv.load(hit.ticket, [1], buffers).status is JobStatus.DONE
-        assert buffers == [content[1]]
-        assert next(refusals, None) is None
-        relay.alter = lambda reply: (
-            wire.Failure("invalid_request", "no") if isinstance(reply, wire.ExtentsReply) else reply
-        )
-        refused = kv.load(hit.ticket, [1], buffers)
-        assert (refused.status, refused.failed_blocks) == (JobStatus.FAILED, tuple(range(6)))
-        assert refused.reason == "invalid_request: no"
-        for layer in (2, 3):
-            writer.layer(layer, content[layer])
-        kv.release(hit.ticket)
-
-
-def test_a_wrong_checksum_is_corrupt_not_handed_out(daemon: StoreProcess) -> None:
-    with (
-        Relay(daemon.listen or "") as relay,
-        relay_client(daemon, relay) as client,
-        client.kv(NAMESPACE) as kv,
-        other_store(daemon) as source,
-        source.writer(TOKENS) as writer,
-    ):
-        content = layers_of(source, source.keys(TOKENS))
-        hit = hit_under_way(kv, TOKENS)
-
-        def alter(reply: wire.Reply) -> wire.Reply:
-            if not isinstance(reply, wire.ExtentsReply):
-                return reply
-            sums = bytearray(reply.checksums)
-            sums[8 * 4] ^= 1
-            return wire.ExtentsReply(reply.complete, bytes(sums))
-
-        relay.alter = alter
-        buffers = buffers_for(kv, [0], 6)
-        job = kv.submit_load(hit.ticket, [0], buffers, deadline_s=SECONDS)
-        for layer in range(4):
-            writer.layer(layer, content[layer])
-        result = result_of(kv, job)
-        assert (result.status, result.failed_blocks) == (JobStatus.FAILED, (4,))
-        assert result.reason.startswith("corrupt: ")
-        assert client.counters.corrupt == 1
-        kv.release(hit.ticket)
-
-
 def test_a_slow_wait_does_not_hold_up_others(daemon: StoreProcess, kv: BlockStore) -> None:
     """Requests are pipelined: lookups and loads go on while a load waits on the same connection."""
     write_prompt(kv, range(1000, 1064))
@@ -465,3 +351,80 @@ def test_a_slow_wait_does_not_hold_up_others(daemon: StoreProcess, kv: BlockStor
         assert done.wait(SECONDS)
         thread.join()
         kv.release(waiting.ticket)
+
+
+# -- everything at once --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_r09_random_loads_of_blocks_that_come_or_stop(
+    daemon: StoreProcess, kv: BlockStore, seed: int
+) -> None:
+    """Writers that give up anywhere, loads of any layers and blocks that begin anywhere, some
+    cancelled or short of time: what is not named as failed is right."""
+    rng = random.Random(seed)
+    with other_store(daemon) as source:
+        content = layers_of(source, source.keys(TOKENS))
+        for _ in range(8):
+            with contextlib.ExitStack() as stack:
+                writers = Writers(source, stack)
+                hit = hit_under_way(kv, TOKENS)
+                stop_at = [rng.choice([None, *range(4)]) for _ in range(3)]
+                loads = Loads(kv, hit, rng)
+                for layer in range(4):
+                    for pair in rng.sample(range(3), 3):
+                        loads.maybe_begin()
+                        if stop_at[pair] == layer:
+                            writers.each[pair].abort()
+                        elif stop_at[pair] is None or layer < stop_at[pair]:
+                            writers.layer(pair, layer)
+                loads.maybe_begin()
+                ended = {
+                    2 * pair + half
+                    for pair, layer in enumerate(stop_at)
+                    for half in (0, 1)
+                    if layer is not None
+                }
+                loads.check(content, ended)
+                kv.release(hit.ticket)
+
+
+class Loads:
+    """Loads of one hit, begun at random."""
+
+    def __init__(self, kv: BlockStore, hit: PrefixHit, rng: random.Random) -> None:
+        self._kv = kv
+        self._hit = hit
+        self._rng = rng
+        self._begun: dict[JobId, tuple[list[int], list[int], list[list[bytearray]]]] = {}
+        self._cut_short: set[JobId] = set()
+
+    def maybe_begin(self) -> None:
+        rng = self._rng
+        if rng.random() < 0.5:
+            return
+        layers = rng.sample(range(4), rng.randint(1, 4))
+        blocks = rng.sample(range(6), rng.randint(1, 6))
+        buffers = buffers_for(self._kv, layers, len(blocks))
+        deadline_s = rng.choice([0.001, SECONDS, SECONDS, SECONDS])
+        job = self._kv.submit_load(
+            self._hit.ticket, layers, buffers, blocks=blocks, deadline_s=deadline_s
+        )
+        self._begun[job] = (layers, blocks, buffers)
+        if deadline_s < SECONDS or rng.random() < 0.2:
+            self._kv.cancel(job)
+            self._cut_short.add(job)
+
+    def check(self, content: Sequence[Sequence[bytes]], ended: set[int]) -> None:
+        """`ended`: blocks whose writer gave up."""
+        results: list[JobResult] = []
+        wait_until(lambda: results.extend(self._kv.poll()) or len(results) == len(self._begun))
+        for result in results:
+            layers, blocks, buffers = self._begun[result.job]
+            if result.job not in self._cut_short:
+                assert result.status in (JobStatus.DONE, JobStatus.FAILED)
+                assert set(result.failed_blocks) <= ended
+            for layer, row in zip(layers, buffers, strict=True):
+                for block, buffer in zip(blocks, row, strict=True):
+                    if block not in result.failed_blocks:
+                        assert buffer == content[layer][block]
