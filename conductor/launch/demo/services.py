@@ -55,7 +55,8 @@ class StoreStats(msgspec.Struct, frozen=True):
     @property
     def unflushed(self) -> int:
         """Entries of the DRAM tier that are not on NVMe yet."""
-        return self.tier("dram").entries - self.tier("nvme").flushed
+        dram = self.tier("dram")
+        return dram.entries - dram.flushed
 
 
 class _Usable(msgspec.Struct, frozen=True):
@@ -117,7 +118,7 @@ class Services:
     def flush(self) -> None:
         """Wait until all that lies in DRAM lies on NVMe too. Raises TimedOut."""
         _until(
-            lambda: all(s.unflushed <= 0 for s in self.stats().values()),
+            lambda: not any(s.unflushed for s in self.stats().values()),
             "entries still wait to be written to NVMe",
         )
 

@@ -66,7 +66,7 @@ class _Case:
         one_thread = {"MOONTIDE_WORKER_THREADS": "1", "OMP_NUM_THREADS": "1"}
         roles = ("--nodes", "2", "--prefill", "1", "--decode", "1")
         with self._cluster(*roles, environment=one_thread) as cluster:
-            bench = TokenGapsBench(self.model.name, cluster, self._prompts(10), _say)
+            bench = TokenGapsBench(self.model, cluster, self._prompts(10), _say)
             return bench.run(self.settings.pairs)
 
     def _prompts(self, seed: int) -> Prompts:

@@ -35,7 +35,8 @@ class _StoreStats(msgspec.Struct, frozen=True):
 
     @property
     def unflushed(self) -> int:
-        return self.tiers.get("dram", _Tier()).entries - self.tiers.get("nvme", _Tier()).flushed
+        dram = self.tiers["dram"]
+        return dram.entries - dram.flushed
 
 
 class Controls:
@@ -54,7 +55,7 @@ class Controls:
         """Waits until all of it is on NVMe as well."""
         self.settle()
         _until(
-            lambda: all(stats.unflushed <= 0 for stats in self._store_stats()),
+            lambda: not any(stats.unflushed for stats in self._store_stats()),
             "entries still wait to be written to NVMe",
         )
 

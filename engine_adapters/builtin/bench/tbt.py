@@ -15,6 +15,7 @@ from pathlib import Path
 from moontide.kvstore.bench import Row
 from moontide.kvstore.service import CommandFailed
 
+from ..model import LoadedModel
 from .client import Client
 from .controls import Controls
 from .measuring import Asker, Prompts, Say, ratio_row
@@ -22,7 +23,7 @@ from .processes import Cluster, Worker
 
 _STREAMS = 4
 _STREAM_PROMPT_TOKENS = 64
-_STREAM_TOKENS = 1024
+_MAX_STREAM_TOKENS = 1024
 _WINDOW_SECONDS = 5.0
 _MIN_GAPS = 50
 _OUTPUT_TOKENS = 2  # of a prompt that is prefilled meanwhile: token 2 is decoded with the others
@@ -31,9 +32,9 @@ _OUTPUT_TOKENS = 2  # of a prompt that is prefilled meanwhile: token 2 is decode
 class TokenGapsBench:
     """Windows with and without prefills, by turns; the p95 of each window's gaps."""
 
-    def __init__(self, model: str, cluster: Cluster, prompts: Prompts, say: Say) -> None:
+    def __init__(self, model: LoadedModel, cluster: Cluster, prompts: Prompts, say: Say) -> None:
         self._client = Client(cluster.conductor.url, cluster.token)
-        self._conductor = Asker(self._client, model)
+        self._conductor = Asker(self._client, model.name)
         self._controls = Controls(cluster)
         self._model = model
         self._workers = {worker.role: worker for worker in cluster.workers}
@@ -78,7 +79,8 @@ class TokenGapsBench:
     @contextlib.contextmanager
     def _stream(self) -> Iterator[_Stream]:
         """Tokens come for as long as it lasts."""
-        stream = _Stream(self._client, self._model, self._prompts.of_length(_STREAM_PROMPT_TOKENS))
+        prompt = self._prompts.of_length(_STREAM_PROMPT_TOKENS)
+        stream = _Stream(self._client, self._model, prompt)
         stream.thread.start()
         try:
             yield stream
@@ -90,16 +92,17 @@ class TokenGapsBench:
 class _Stream:
     """One answer after the other to the same prompt; the gaps between their tokens."""
 
-    def __init__(self, client: Client, model: str, prompt: list[int]) -> None:
+    def __init__(self, client: Client, model: LoadedModel, prompt: list[int]) -> None:
         self.stop = threading.Event()
         self.gaps: deque[tuple[float, float]] = deque(maxlen=100_000)  # (its end, seconds)
         self.failure: CommandFailed | None = None
         self.thread = threading.Thread(target=self._run, args=(client, model, prompt))
 
-    def _run(self, client: Client, model: str, prompt: list[int]) -> None:
+    def _run(self, client: Client, model: LoadedModel, prompt: list[int]) -> None:
+        num_tokens = min(_MAX_STREAM_TOKENS, model.config.context_tokens - len(prompt))
         try:
             while not self.stop.is_set():
-                times = client.token_times(model, prompt, max_tokens=_STREAM_TOKENS)
+                times = client.token_times(model.name, prompt, max_tokens=num_tokens)
                 before: float | None = None
                 with contextlib.closing(times):
                     for now in times:

@@ -45,6 +45,24 @@ def test_every_comparison_is_measured_and_reported(tmp_path: Path, tiny_model_di
         assert row.case.split()[0] in result.stdout
 
 
+@pytest.mark.soak
+def test_the_cases_of_two_nodes_are_measured(tmp_path: Path, tiny_model_dir: Path) -> None:
+    json_file = tmp_path / "report.json"
+    result = bench_serve(
+        *("--model", str(tiny_model_dir), "--dram", "64MiB", "--nvme", "256MiB", "--pairs", "1"),
+        *("--prompt-tokens", "400", "--json", str(json_file)),
+        *("--case", "tiers", "--case", "handoff", "--case", "tbt"),
+    )
+    assert result.returncode == 0, result.stderr
+    report = msgspec.json.decode(json_file.read_bytes(), type=Report)
+    assert [row.case for row in report.rows] == [
+        "nvme TTFT / cold TTFT",
+        "remote TTFT / cold TTFT",
+        "split TTFT / colocated TTFT",
+        "p95 TBT while prefills run / without",
+    ]
+
+
 def test_what_cannot_be_measured_ends_in_one_line(tiny_model_dir: Path) -> None:
     missing = bench_serve("--model", "/nowhere/model.gguf")
     assert missing.returncode == 1
