@@ -182,19 +182,29 @@ def test_a_write_that_may_have_arrived_is_not_repeated(stack: ExitStack) -> None
     assert server.connections == 1
 
 
-def test_a_write_cut_short_by_its_deadline_ends_the_connection(stack: ExitStack) -> None:
-    ended = threading.Event()
+def test_r10_a_write_cut_short_by_its_deadline_sends_nothing_of_its_memorys_next_use(
+    stack: ExitStack,
+) -> None:
+    reused = threading.Event()
+    arrived: list[bytes] = []
 
-    def never_reads(sock: socket.socket) -> None:
-        assert ended.wait(SOON)
+    def reads_late(sock: socket.socket) -> None:
+        next_header(sock)
+        assert reused.wait(SOON)
+        while data := sock.recv(1 << 20):
+            arrived.append(data)
 
-    server = scripted(stack, never_reads, serve_zeros)
+    server = scripted(stack, reads_late, serve_zeros)
     here = client(stack, server.address, ONE_STREAM)
-    status = here.wait(here.write(buffer(64 << 20), within=0.2))
+    local = buffer(64 << 20, b"a")
+    status = here.wait(here.write(local, within=0.2))
     assert status.reason == "deadline"
-    ended.set()
+    local[:] = b"b" * len(local)
+    reused.set()
     assert here.wait(here.read(buffer(10))) == DONE
     assert server.connections == 2
+    assert sum(map(len, arrived)) < len(local)
+    assert not any(b"b" in data for data in arrived)
 
 
 def test_r16_notices_for_unknown_ids_are_counted_and_harmless(stack: ExitStack) -> None:
@@ -382,6 +392,7 @@ def test_a_stopped_and_a_killed_process(stack: ExitStack) -> None:
     here = client(stack, ("127.0.0.1", int(peer.stdout.readline())))
     assert here.wait(here.read(buffer(1 << 20))) == DONE
     peer.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, peer.pid, os.WSTOPPED | os.WNOWAIT)
     started = time.monotonic()
     assert here.wait(here.read(buffer(1 << 20), within=0.3)).reason == "deadline"
     assert time.monotonic() - started < 2
