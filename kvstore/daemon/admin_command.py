@@ -16,9 +16,10 @@ from rich.table import Table
 from ..service import Size, default_token_file, guarded
 from ..store import AuditReport, EntryPage, Explanation
 from .admin import StoreReport
-from .admin.bodies import ClearAnswer, ClearRequest, EvictAnswer, EvictRequest
+from .admin.bodies import ClearAnswer, ClearRequest, EvictAnswer, EvictRequest, TierName
 from .admin_client import AdminClient, read_token
 
+TIER = click.Choice(["dram", "nvme"])
 DEFAULT_URL = "http://127.0.0.1:7421"
 
 
@@ -63,10 +64,12 @@ def stats(client: AdminClient, as_json: bool) -> int:
     report = client.get("/v1/stats", {}, StoreReport)
     if as_json:
         return _print_json(report)
-    tiers = _table("tier", "capacity", "used", "pinned", "entries", "hits", "misses", "evictions")
+    tiers = _table(
+        "tier", "capacity", "used", "pinned", "entries", "flushed", "hits", "misses", "evictions"
+    )
     for name, tier in report.tiers.items():
         sizes = (tier.capacity_bytes, tier.used_bytes, tier.pinned_bytes)
-        counts = (tier.entries, tier.hits, tier.misses, tier.evictions)
+        counts = (tier.entries, tier.flushed, tier.hits, tier.misses, tier.evictions)
         tiers.add_row(name, *map(_size, sizes), *map(str, counts))
     rest = _table("what", "value")
     for field in (
@@ -88,6 +91,7 @@ def stats(client: AdminClient, as_json: bool) -> int:
 @admin.command()
 @_connected
 @click.option("--namespace", help="Hex digest; empty: string entries")
+@click.option("--tier", type=TIER, help="Only this tier's")
 @click.option("--key-prefix", help="kv:HEX or s:TEXT")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
 @click.option("--cursor", default="", help="Where the last page ended")
@@ -95,6 +99,7 @@ def blocks(
     client: AdminClient,
     as_json: bool,
     namespace: str | None,
+    tier: str | None,
     key_prefix: str | None,
     limit: int,
     cursor: str,
@@ -102,6 +107,7 @@ def blocks(
     """What is stored, page by page."""
     query = {"limit": str(limit), "cursor": cursor}
     query |= {} if namespace is None else {"namespace": namespace}
+    query |= {} if tier is None else {"tier": tier}
     query |= {} if key_prefix is None else {"key_prefix": key_prefix}
     page = client.get("/v1/blocks", query, EntryPage)
     if as_json:
@@ -137,6 +143,7 @@ def explain(client: AdminClient, as_json: bool, key: str) -> int:
 @admin.command()
 @_connected
 @click.option("--namespace", help="Hex digest; empty: string entries")
+@click.option("--tier", type=TIER, help="Only this tier's copies; none: every tier's")
 @click.option("--key", "keys", multiple=True, help="kv:HEX or s:TEXT; may be repeated")
 @click.option("--key-prefix", help="kv:HEX or s:TEXT")
 @click.option("--bytes", "num_bytes", type=Size.parse, metavar="SIZE", help="Stop after so much")
@@ -146,6 +153,7 @@ def evict(
     client: AdminClient,
     as_json: bool,
     namespace: str | None,
+    tier: TierName | None,
     keys: tuple[str, ...],
     key_prefix: str | None,
     num_bytes: int | None,
@@ -154,6 +162,7 @@ def evict(
 ) -> int:
     """Drop unpinned entries that meet every condition given."""
     request = EvictRequest(
+        tier=tier,
         namespace=namespace,
         keys=keys or None,
         key_prefix=key_prefix,
@@ -165,8 +174,8 @@ def evict(
     if as_json:
         return _print_json(answer)
     table = _table("tier", "entries", "size", "tokens")
-    for tier, evicted in answer.tiers.items():
-        table.add_row(tier, str(evicted.entries), _size(evicted.num_bytes), str(evicted.tokens))
+    for name, evicted in answer.tiers.items():
+        table.add_row(name, str(evicted.entries), _size(evicted.num_bytes), str(evicted.tokens))
     return _print_tables(table)
 
 

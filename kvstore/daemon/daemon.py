@@ -181,6 +181,7 @@ class StoreDaemon:
             settings=self._settings,
             report=self._report,
             is_ready=lambda: self._ready,
+            tiering=self._tiering,
         )
         app = build_app(
             self._api.routes(),

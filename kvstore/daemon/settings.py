@@ -105,7 +105,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.nvme:
-            self.nvme_settings()  # checks them
+            self._check_nvme()
         elif self.nvme_region is not None or self.nvme_entries is not None:
             raise InvalidRequest(
                 "nvme_region or nvme_entries is given and nvme is 0: give --nvme SIZE too"
@@ -130,6 +130,13 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 f"inline is {self.inline}, more than a segment ({Size(self.segment_bytes)}): "
                 "lower --inline"
             )
+
+    def _check_nvme(self) -> None:
+        try:
+            self.nvme_settings()
+        except InvalidRequest as error:
+            asked = self.nvme_region if self.nvme_region is not None else "not given"
+            raise InvalidRequest(f"nvme is {self.nvme} and nvme_region {asked}: {error}") from error
 
     @property
     def segment_bytes(self) -> int:

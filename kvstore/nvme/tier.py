@@ -167,16 +167,22 @@ class NvmeTier:
             if location is not None:
                 self._touch(location.region, location.ordinal)
 
+    def page(self, after: bytes, limit: int) -> tuple[list[NvmeLocation], bytes]:
+        """Some of the entries, in the index's order, and what to give as `after` for those that
+        follow (b"" at first; b"" back: that was all)."""
+        records, after = self._index.scan(after, limit)
+        live = self._regions.live
+        return [r for r in records if r.region in live and not self._is_hidden(r)], after
+
     def entries(self) -> Iterator[tuple[str, list[bytes]]]:
         """All entries, some hundred at a time, each group of one namespace. What comes and goes
         meanwhile may be missing or there."""
         after = b""
         while True:
-            records, after = self._index.scan(after, _PAGE_RECORDS)
+            records, after = self.page(after, _PAGE_RECORDS)
             groups: dict[str, list[bytes]] = {}
             for record in records:
-                if record.region in self._regions.live and not self._is_hidden(record):
-                    groups.setdefault(record.namespace, []).append(record.entry)
+                groups.setdefault(record.namespace, []).append(record.entry)
             yield from groups.items()
             if not after:
                 return

@@ -3,6 +3,7 @@ single-threaded; the daemon wraps it, tests drive it directly."""
 
 from .demoting import Demotable
 from .event_log import EventLog, Holding, Snapshot
+from .inspection import key_text
 from .store import Store
 from .types import (
     FILL_OWNER,
@@ -49,4 +50,5 @@ __all__ = [
     "Stats",
     "Store",
     "TierStats",
+    "key_text",
 ]

@@ -104,6 +104,11 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
             namespace=namespace, key_prefix=key_prefix, limit=limit, cursor=cursor, now=now
         )
 
+    def block_tokens(self, digest: str) -> int:
+        """Tokens of a block of that namespace (hex); 0 when nobody has opened it here."""
+        opened = self._namespaces.find(bytes.fromhex(digest))
+        return opened.namespace.block_tokens if opened else 0
+
     def explain(self, entry: EntryId) -> Explanation:
         return self._inspection.explain(entry)
 

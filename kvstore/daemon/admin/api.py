@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -22,8 +23,17 @@ from ...service import (
     probe_routes,
     send_events,
 )
-from ...store import AuditReport, EntryInfo, EntryPage, EvictScope, Explanation, Store
+from ...store import (
+    AuditReport,
+    EntryInfo,
+    EntryPage,
+    Evicted,
+    EvictScope,
+    Explanation,
+    Store,
+)
 from ...types import Tier
+from ..tiers import Tiering
 from .bodies import (
     BlockAnswer,
     BlocksQuery,
@@ -35,6 +45,7 @@ from .bodies import (
     KeyQuery,
     RemoveAnswer,
 )
+from .disk import CURSOR, DiskInspection
 from .event_stream import kv_events
 from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace, parse_path_key
 from .metrics import render
@@ -54,8 +65,10 @@ class AdminApi:
         settings: msgspec.Struct,
         report: Callable[[], StoreReport],
         is_ready: Callable[[], bool],
+        tiering: Tiering | None = None,
     ) -> None:
         self._store = store
+        self._disk = DiskInspection(store, tiering) if tiering else None
         self._settings = settings
         self._report = report
         self._is_ready = is_ready
@@ -160,13 +173,19 @@ class AdminApi:
     # -- entries ----------------------------------------------------------------------
 
     async def _list_blocks(self, call: Call[None, BlocksQuery]) -> EntryPage:
+        """DRAM's pages, then those of the disk, unless `tier` says which."""
         query = call.query
-        return self._page(
-            parse_namespace(query.namespace),
-            parse_key_prefix(query.key_prefix) if query.key_prefix is not None else None,
-            query.limit,
-            query.cursor,
-        )
+        namespace = parse_namespace(query.namespace)
+        prefix = parse_key_prefix(query.key_prefix) if query.key_prefix is not None else None
+        on_disk = query.tier == "nvme" or query.cursor.startswith(CURSOR)
+        if on_disk:
+            if self._disk is None:
+                return EntryPage([])
+            return self._disk.page(namespace, prefix, query.limit, query.cursor)
+        page = self._page(namespace, prefix, query.limit, query.cursor)
+        if page.cursor or query.tier == "dram" or self._disk is None:
+            return page
+        return EntryPage(page.entries, CURSOR)
 
     async def _get_block(self, call: Plain) -> BlockAnswer:
         text = _raw_key(call)
@@ -177,18 +196,29 @@ class AdminApi:
 
     async def _remove_block(self, call: Plain) -> RemoveAnswer:
         key = parse_path_key(_raw_key(call))
-        shards = [bytes.fromhex(entry.shard) for entry in await self._entries_of(key)]
+        shards = {bytes.fromhex(entry.shard) for entry in await self._entries_of(key)}
         entries = [EntryId(key.entry_id + shard) for shard in shards]
-        return RemoveAnswer(self._store.remove(entries, time.monotonic()))
+        self._store.remove(entries, time.monotonic())
+        if self._disk is not None:
+            await self._disk.drop(entries)
+        return RemoveAnswer(len(entries))
 
     async def _explain(self, call: Call[None, KeyQuery]) -> Explanation:
         key = parse_key(call.query.key)
-        shards = await self._entries_of(key) if key.is_block else []
-        if shards:
-            return Explanation(call.query.key, "committed", f"{len(shards)} shards in dram")
-        return self._store.explain(EntryId(key.entry_id))
+        found = await self._entries_of(key)
+        tiers = Counter(entry.tier for entry in found)
+        if not found or (not key.is_block and Tier.NVME not in tiers):
+            return self._store.explain(EntryId(key.entry_id))
+        what = " of its shards" if key.is_block else ""
+        places = ", ".join(f"{count}{what} in {tier}" for tier, count in tiers.items())
+        return Explanation(call.query.key, "committed", places)
 
     async def _entries_of(self, key: TextKey) -> list[EntryInfo]:
+        """In whatever tier."""
+        in_dram = await self._entries_in_dram(key)
+        return in_dram + self._disk.entries_of(key) if self._disk else in_dram
+
+    async def _entries_in_dram(self, key: TextKey) -> list[EntryInfo]:
         """Looks at every entry, in turns with clients, unless none is surely there."""
         if (
             not key.is_block
@@ -245,18 +275,34 @@ class AdminApi:
             older_than_s=body.older_than_s,
             num_bytes=body.bytes,
         )
-        eviction = self._store.evict(scope, time.monotonic())
-        if not body.dry_run:
-            for _ in eviction.carry_out():
-                await asyncio.sleep(0)  # let clients have a turn
-        return EvictAnswer(body.dry_run, {Tier.DRAM.value: eviction.takes})
+        tiers: dict[str, Evicted] = {}
+        if body.tier != "nvme":
+            eviction = self._store.evict(scope, time.monotonic())
+            if not body.dry_run:
+                for _ in eviction.carry_out():
+                    await asyncio.sleep(0)  # let clients have a turn
+            tiers[Tier.DRAM.value] = eviction.takes
+        asks_age = body.older_than_s is not None and body.tier is None
+        if body.tier != "dram" and self._disk is not None and not asks_age:
+            tiers[Tier.NVME.value] = await self._disk.evict(
+                scope, prefix, carry_out=not body.dry_run
+            )
+        return EvictAnswer(body.dry_run, tiers)
 
     async def _clear(self, call: Call[ClearRequest, None]) -> ClearAnswer:
         namespace = parse_namespace(call.body.namespace)
         if call.body.dry_run:
-            return ClearAnswer(True, await self._count(namespace))
+            return ClearAnswer(
+                True, await self._count(namespace) + await self._count_others(namespace)
+            )
+        only_there = await self._count_others(namespace)
         removed = self._store.clear(namespace or None, namespace == b"", time.monotonic())
-        return ClearAnswer(False, removed)
+        if self._disk is not None:
+            await self._disk.clear(namespace)
+        return ClearAnswer(False, removed + only_there)
+
+    async def _count_others(self, namespace: bytes | None) -> int:
+        return await self._disk.count_others(namespace) if self._disk else 0
 
     async def _count(self, namespace: bytes | None) -> int:
         count, cursor = 0, ""

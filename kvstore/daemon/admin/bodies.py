@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from ...store import EntryInfo, Evicted
 
-TierName = Literal["dram"]
+TierName = Literal["dram", "nvme"]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 ByteCount = Annotated[int, Meta(ge=0, le=1 << 62)]
@@ -41,7 +41,9 @@ class RemoveAnswer(Struct, frozen=True):
 
 
 class EvictRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """All conditions given must hold; `bytes` stops once so much is freed."""
+    """All conditions given must hold; `bytes` stops once so much is freed (of each tier).
+    `tier`: only that tier's copies; none: every tier's (those of dram with `older_than_s`, which
+    the nvme tier does not know)."""
 
     tier: TierName | None = None
     namespace: KeyText | None = None

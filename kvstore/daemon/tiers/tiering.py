@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from ...keys import EntryId, is_block, shard_of
-from ...nvme import NvmeEntry, NvmeSettings, NvmeTier
+from ...nvme import NvmeEntry, NvmeLocation, NvmeSettings, NvmeTier
 from ...nvme.settings import REGION_OVERHEAD_BYTES
 from ...store import Holding, Store, TierStats
 from ...types import Tier
@@ -142,8 +142,20 @@ class Tiering:
         strings += [entry for entry in self._demoter.writing() if not is_block(entry)]
         self.drop([EntryId(name) for name in strings], then)
 
-    def entries(self) -> Iterable[tuple[str, list[bytes]]]:
-        return self._tier.entries()
+    # -- looking into it ----------------------------------------------------------------
+
+    def page(self, after: bytes, limit: int) -> tuple[list[NvmeLocation], bytes]:
+        """See `NvmeTier.page`."""
+        return self._tier.page(after, limit)
+
+    def locate_key(self, entry: bytes) -> list[NvmeLocation]:
+        """What lies there of an entry id, or of a block (b"k" + key) in whatever shards are
+        known."""
+        wanted = [entry]
+        if is_block(entry) and not shard_of(entry):
+            known = set().union(*self._shards.values())
+            wanted = [entry + shard for shard in known]
+        return [location for location in self._tier.locate(wanted) if location is not None]
 
     # -- the end ------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from moontide.kvstore.service import HostPort, Size
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"nvme": Size(1 << 20)}, r"capacity_bytes is 1048576.*raise it"),
+        ({"nvme": Size(1 << 20)}, r"nvme is 1MiB.*raise it"),
         ({"nvme_entries": 5}, r"nvme is 0: give --nvme"),
         ({"transports": ("shm", "rdma")}, r"rdma"),
         ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
