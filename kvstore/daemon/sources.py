@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..errors import StoreError
 from ..keys import BlockKey, EntryId
 from ..layout import Shard
 from ..store import BlocksFound, OwnerId
@@ -52,6 +53,35 @@ class EntrySource(Protocol):
         raises."""
 
 
+Apply = Callable[[int], None]
+"""Makes a change here. Gets how many copies went at other stores; runs once, in the loop, while no
+other store has one or changes one."""
+Fail = Callable[[StoreError], None]
+Spread = Callable[[int], None]
+"""Gets how many replicas there are."""
+
+
+class EntryChanges(Protocol):
+    """String entries changed in the whole cluster. Once a change is applied, no store hands out an
+    older value."""
+
+    def check_writable(self, entries: Sequence[EntryId]) -> None:
+        """Raises Busy while another store changes one of these."""
+
+    def fence(self, entries: Sequence[EntryId], holder: str, seconds: float) -> None:
+        """Another store, by its instance, changes these for so long; 0: it has. Raises Busy."""
+
+    def check_replicas(self, replicas: int) -> None:
+        """Raises StoreUnavailable when there are fewer stores."""
+
+    def change(self, entries: Sequence[EntryId], apply: Apply, fail: Fail) -> None:
+        """Calls one of the two. `fail` gets a retryable error: a store that cannot be reached, or
+        too many changes of the same entries at once."""
+
+    def spread(self, entries: Sequence[EntryId], replicas: int, then: Spread) -> None:
+        """Has other stores take copies of what is here, then calls `then`."""
+
+
 @dataclass(frozen=True, slots=True)
 class HandOff:
     """A FetchBlocks, checked. The last `num_request_scoped` of `keys` hash no content."""
@@ -83,6 +113,7 @@ class Sources:
     peer_blocks: BlockSource | None = None
     peer_entries: EntrySource | None = None
     hand_offs: HandOffSource | None = None
+    changes: EntryChanges | None = None
 
     def blocks(self) -> list[BlockSource]:
         return [source for source in (self.disk_blocks, self.peer_blocks) if source]

@@ -126,7 +126,9 @@ class PeerBlockSource:
                 tier=tier,
             )
             reserved, has_room = reserve_pieces(self._tools.store, spec)
-            entries = {(key, entry.shard): entry for key, block in blocks for entry in block}
+            entries: dict[tuple[bytes, Shard], RemoteEntry] = {
+                (key, entry.shard): entry for key, block in blocks for entry in block
+            }
             for piece in reserved:
                 piece.remote = entries[piece.key, piece.shard]
                 self._announce_checksums(piece, piece.remote)

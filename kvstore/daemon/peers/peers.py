@@ -15,12 +15,15 @@ from ...index import PrefixIndex
 from ...membership import Membership
 from ...store import Store
 from ..counters import TransportCounters
-from ..sources import BlockSource, HandOffSource
+from ..sources import BlockSource, EntryChanges, EntrySource, HandOffSource
 from .block_source import PeerBlockSource
 from .connection import LinkIdentity
+from .entry_source import PeerEntrySource
+from .fences import Fences
 from .fetching import Fetching
 from .filling import FillCounters, FillTools
 from .flow import FlowLimit
+from .homes import StringChanges
 from .reads import PoolReads
 from .roster import Roster
 from .tasks import TaskGroup
@@ -59,6 +62,7 @@ class Peers:
         self._counters = FillCounters()
         self._flow = FlowLimit(IN_FLIGHT_BYTES)
         self._tasks = TaskGroup()
+        self._fences = Fences()
         self._server = TransferServer(
             listener,
             token=token.encode(),
@@ -84,7 +88,11 @@ class Peers:
         )
         tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters)
         self.blocks: BlockSource = PeerBlockSource(tools, self._roster, self._index, self._tasks)
+        self.entries: EntrySource = PeerEntrySource(
+            tools, self._roster, self._index, self._tasks, self._fences
+        )
         self.hand_offs: HandOffSource = Fetching(tools, self._roster, self._tasks)
+        self.changes: EntryChanges = StringChanges(store, self._roster, self._fences, self._tasks)
         self._server.start()
         self._roster.start()
 

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from moontide.transfer import Manifest, Notice
 
-from ...keys import BlockKey
 from ...layout import Shard
 from .offers import RemoteEntry
 
@@ -26,7 +25,7 @@ from .offers import RemoteEntry
 class Piece:
     """One reservation of ours and what fills it. `memory` is the entry's bytes here."""
 
-    key: BlockKey
+    key: bytes  # of a block, or id of a string entry
     shard: Shard
     slot: int
     generation: int

@@ -41,7 +41,7 @@ class RemoteBlocks:
         return self._take(await self.link.ask(message, wire.BlocksReply, timeout_s=timeout_s))
 
     async def find_pending(
-        self, keys: Sequence[BlockKey], *, wait_s: float, pin_s: float | None
+        self, keys: Sequence[bytes], *, wait_s: float, pin_s: float | None
     ) -> Offer:
         """As `find`, also blocks that are still being written there; waits for the first."""
         number = await self.link.namespace(self._namespace, timeout_s=ASK_SECONDS)
@@ -80,7 +80,7 @@ class RemoteBlocks:
     def _lookup(
         self,
         number: int,
-        keys: Sequence[BlockKey],
+        keys: Sequence[bytes],
         *,
         pin_s: float | None,
         wait_s: float = 0.0,
@@ -165,7 +165,7 @@ class GrowingSource:
             raise StoreUnavailable("nobody holds what is fetched any more")
 
 
-def match(pieces: Sequence[Piece], keys: Sequence[BlockKey], offer: Offer) -> None:
+def match(pieces: Sequence[Piece], keys: Sequence[bytes], offer: Offer) -> None:
     """Gives each piece the entry of its shard, if the peer has it."""
     found = {
         (key, entry.shard): entry

@@ -1,0 +1,63 @@
+"""Which string entries are being changed now, and by which store: meanwhile nobody else writes them
+here or brings copies of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...errors import Busy
+from ...keys import EntryId
+
+MAX_FENCED = 65536
+
+
+class Fences:
+    """Each entry has at most one holder, until a time or its release: another store's instance, or
+    one change of our own (our instance, #, a number). `now` is monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._held: dict[EntryId, tuple[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take(self, entries: Sequence[EntryId], holder: str, until: float, now: float) -> None:
+        """All of them or none; the same holder may take them again. Raises Busy."""
+        for entry in entries:
+            other = self._holder(entry, now)
+            if other not in (None, holder):
+                raise _changed(entry, other)
+        if len(self._held) + len(entries) > MAX_FENCED:
+            self._expire(now)
+            if len(self._held) + len(entries) > MAX_FENCED:
+                raise Busy(f"{len(self._held)} entries are being changed, the limit; retry later")
+        for entry in entries:
+            self._held[entry] = (holder, until)
+
+    def release(self, entries: Iterable[EntryId], holder: str) -> None:
+        """Those of another holder stay."""
+        for entry in entries:
+            if self._held.get(entry, ("", 0.0))[0] == holder:
+                del self._held[entry]
+
+    def check(self, entries: Iterable[EntryId], store: str, now: float) -> None:
+        """Raises Busy when a store other than this one changes an entry."""
+        for entry in entries:
+            other = self._holder(entry, now)
+            if other is not None and not other.startswith(store):
+                raise _changed(entry, other)
+
+    def is_fenced(self, entry: EntryId, now: float) -> bool:
+        return self._holder(entry, now) is not None
+
+    def _holder(self, entry: EntryId, now: float) -> str | None:
+        holder, until = self._held.get(entry, (None, now))
+        return holder if now < until else None
+
+    def _expire(self, now: float) -> None:
+        self._held = {entry: held for entry, held in self._held.items() if now < held[1]}
+
+
+def _changed(entry: EntryId, holder: str | None) -> Busy:
+    key = entry[1:101].decode("utf-8", "replace")
+    return Busy(f"{key!r} is being changed by store {holder}; retry later")

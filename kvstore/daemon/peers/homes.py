@@ -1,0 +1,188 @@
+"""Changes of string entries: replaces, removals, and puts with replicas, one after another for each
+key, whichever store they are asked of.
+
+  fence here ─► fence at the key's home ─► fence at all others ─► apply here ─► release all
+                each fence: drop the entry, take in no copy of it until released
+
+Two changes of one key meet at its home first (the live store whose id hashes highest with the key),
+and in any case at each other's own fence: one of them is refused, gives back what it took, and
+tries again. So when a change is applied, no other store holds an older value or can come to hold
+one, and none is being changed elsewhere. A store that cannot be reached might: then the change
+fails, retryable, naming it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+
+from blake3 import blake3
+
+from ... import wire
+from ...errors import Busy, StoreError, StoreTimeout, StoreUnavailable
+from ...keys import EntryId
+from ...store import Store
+from ..sources import Apply, Fail, Spread
+from .fences import Fences
+from .roster import Neighbour, Roster
+from .tasks import TaskGroup
+
+logger = logging.getLogger(__name__)
+
+CHANGE_SECONDS = 3.0
+"""For all fences of one change."""
+FENCE_SECONDS = 10.0
+"""How long a fence outlives a holder that never releases it."""
+ASK_SECONDS = 2.0
+RETRY_SECONDS = 0.02
+COPY_SECONDS = 2.0
+COPY_RETRY_SECONDS = 0.01
+
+
+def home_of(entry: EntryId, nodes: Sequence[str]) -> str:
+    """Rendezvous hash: a node that comes or goes moves only its own keys."""
+    return max(nodes, key=lambda node: (blake3(node.encode() + b"\0" + entry).digest(8), node))
+
+
+class StringChanges:
+    """See `EntryChanges`."""
+
+    def __init__(self, store: Store, roster: Roster, fences: Fences, tasks: TaskGroup) -> None:
+        self._roster = roster
+        self._fences = fences
+        self._tasks = tasks
+        self._instance = str(store.instance)
+        self._node = store.instance.node
+        self._last_change = 0
+        self._rng = random.Random(self._instance)  # jitter only
+
+    def check_writable(self, entries: Sequence[EntryId]) -> None:
+        self._fences.check(entries, self._instance, time.monotonic())
+
+    def fence(self, entries: Sequence[EntryId], holder: str, seconds: float) -> None:
+        if self._roster.find(holder) is None:
+            raise StoreUnavailable(
+                f"{holder[:200]} is no store of this cluster, as far as is known"
+            )
+        if seconds > 0:
+            now = time.monotonic()
+            self._fences.take(entries, holder, now + seconds, now)
+        else:
+            self._fences.release(entries, holder)
+
+    def check_replicas(self, replicas: int) -> None:
+        live = len(self._roster.neighbours()) + 1
+        if replicas > live:
+            raise StoreUnavailable(
+                f"replicas is {replicas}; {live} stores are in the cluster now: ask for fewer or "
+                "start more"
+            )
+
+    def change(self, entries: Sequence[EntryId], apply: Apply, fail: Fail) -> None:
+        if not self._tasks.has_room:
+            fail(Busy("too much is under way with other stores; retry later"))
+        else:
+            self._tasks.start(self._change(entries, apply, fail))
+
+    def spread(self, entries: Sequence[EntryId], replicas: int, then: Spread) -> None:
+        self._tasks.start(self._spread(entries, replicas, then))
+
+    # -- changing ---------------------------------------------------------------------
+
+    async def _change(self, entries: Sequence[EntryId], apply: Apply, fail: Fail) -> None:
+        self._last_change += 1
+        holder = f"{self._instance}#{self._last_change}"
+        deadline = time.monotonic() + CHANGE_SECONDS
+        while True:
+            asked: list[Neighbour] = []
+            try:
+                dropped = await self._fence_all(entries, holder, asked, deadline)
+                apply(dropped)
+                return
+            except Busy as error:
+                pause = RETRY_SECONDS * self._rng.uniform(0.5, 1.5)
+                if time.monotonic() + pause > deadline:
+                    fail(error)
+                    return
+            except StoreError as error:
+                fail(error)
+                return
+            finally:
+                self._release(entries, holder, asked)
+            await asyncio.sleep(pause)
+
+    async def _fence_all(
+        self,
+        entries: Sequence[EntryId],
+        holder: str,
+        asked: list[Neighbour],
+        deadline: float,
+    ) -> int:
+        """How many copies went elsewhere. Raises Busy when another change has one of the entries,
+        StoreUnavailable and StoreTimeout naming who could not be asked."""
+        now = time.monotonic()
+        self._fences.take(entries, holder, now + FENCE_SECONDS, now)
+        neighbours = {each.record.id: each for each in self._roster.neighbours()}
+        for each in neighbours.values():
+            if not each.link.is_up:
+                raise StoreUnavailable(
+                    f"store {each.record.id} may hold a copy and is away: {each.link.detail}"
+                )
+        nodes = [self._node, *neighbours]
+        homes = sorted({home_of(entry, nodes) for entry in entries} - {self._node})
+        dropped = 0
+        for home in homes:
+            dropped += await self._fence_at(neighbours.pop(home), entries, asked)
+        others = [self._fence_at(each, entries, asked) for each in neighbours.values()]
+        results = await asyncio.gather(*others, return_exceptions=True)
+        for result in sorted(results, key=lambda r: isinstance(r, Busy)):
+            if isinstance(result, BaseException):
+                raise result
+            dropped += result
+        if time.monotonic() > deadline:
+            raise StoreTimeout(f"the other stores took more than {CHANGE_SECONDS:g} s to agree")
+        return dropped
+
+    async def _fence_at(
+        self, neighbour: Neighbour, entries: Sequence[EntryId], asked: list[Neighbour]
+    ) -> int:
+        asked.append(neighbour)
+        message = wire.Remove(list(entries), FENCE_SECONDS)
+        reply = await neighbour.link.ask(message, wire.CountReply, timeout_s=ASK_SECONDS)
+        return reply.count
+
+    def _release(self, entries: Sequence[EntryId], holder: str, asked: Sequence[Neighbour]) -> None:
+        self._fences.release(entries, holder)
+        for neighbour in asked:
+            neighbour.link.tell(wire.Remove(list(entries), 0.0))
+
+    # -- replicas ---------------------------------------------------------------------
+
+    async def _spread(self, entries: Sequence[EntryId], replicas: int, then: Spread) -> None:
+        copies = 0
+        try:
+            neighbours = {each.record.id: each for each in self._roster.neighbours()}
+            while neighbours and copies < replicas - 1:
+                nearest = home_of(entries[0], list(neighbours))
+                copies += await self._copy_to(neighbours.pop(nearest), entries)
+        finally:
+            then(copies + 1)
+
+    async def _copy_to(self, neighbour: Neighbour, entries: Sequence[EntryId]) -> bool:
+        """Has a peer look the entries up until it found them all: it brings them from here, once
+        our events told it of them."""
+        deadline = time.monotonic() + COPY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                message = wire.Lookup(list(entries))
+                reply = await neighbour.link.ask(message, wire.LookupReply, timeout_s=ASK_SECONDS)
+            except StoreError as error:
+                logger.info("copy_failed peer=%s reason=%s", neighbour.record.id, error)
+                return False
+            if all(found is not None for found in reply.found):
+                return True
+            await asyncio.sleep(COPY_RETRY_SECONDS)
+        return False
