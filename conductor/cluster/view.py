@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from moontide.kvstore import BlockKey
 from moontide.kvstore.following import STALE_SECONDS, FollowedStore
-from moontide.kvstore.index import Phase, PrefixIndex, PrefixMatch
+from moontide.kvstore.index import Phase, PrefixIndex
 from moontide.kvstore.membership import Member, StoreRecord, WorkerRecord
 
 from ..errors import ModelUnknown, NoWorker
 from ..routing import Candidate, Exclusion, Role, Snapshot
+from .holdings import Holdings
 from .models import Model, ModelKey
 from .workers import Worker
 
@@ -158,11 +159,12 @@ class ClusterView:
         matches = (
             self.index.longest_prefix(key.namespace, keys, layout) if layout is not None else {}
         )
+        holdings = Holdings(matches, {store.record.instance for store in self.stores.values()})
         return Snapshot(
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
             candidates=tuple(
-                self._candidate(worker, key, matches, tried) for worker in self.workers.values()
+                self._candidate(worker, key, holdings, tried) for worker in self.workers.values()
             ),
             ttft_limit_s=self._policy.ttft_limit_s,
         )
@@ -218,7 +220,7 @@ class ClusterView:
         self,
         worker: Worker,
         key: ModelKey,
-        matches: dict[str, PrefixMatch],
+        holdings: Holdings,
         tried: frozenset[str],
     ) -> Candidate:
         record = worker.record
@@ -227,7 +229,6 @@ class ClusterView:
             excluded = Exclusion.TRIED
         elif ModelKey.of(record) != key:
             excluded = Exclusion.MISMATCH
-        stores = {store.record.instance for store in self.stores.values()}
         return Candidate(
             id=record.id,
             role=Role(record.role),
@@ -235,26 +236,7 @@ class ClusterView:
             open_requests=worker.open_requests,
             max_running=record.max_running,
             pending_tokens=worker.pending_tokens,
-            cached=_cached_tokens(record, matches, stores),
-            store=record.store_instance if record.store_instance in stores else "",
+            cached=holdings.cached_tokens(record),
+            store=holdings.store_of(record),
             speeds=worker.speeds,
         )
-
-
-def _cached_tokens(
-    record: WorkerRecord, matches: dict[str, PrefixMatch], stores: set[str]
-) -> dict[str, int]:
-    """Leading tokens the worker need not compute: those in its own device cache, those its node's
-    store holds beyond them, and those that only another node's store holds beyond these."""
-    own = matches.get(record.instance)
-    node = matches.get(record.store_instance)
-    covered = own.num_blocks if own else 0
-    counts = {"hbm": covered}
-    if node is not None:
-        for tier, count in node.by_tier.items():
-            counts[tier] = min(count, max(node.num_blocks - covered, 0))
-            covered += counts[tier]
-    if record.store_instance in stores:  # others are read through it
-        others = [match.num_blocks for name, match in matches.items() if name in stores]
-        counts["remote"] = max(max(others, default=0) - covered, 0)
-    return {tier: count * record.block_tokens for tier, count in counts.items() if count}

@@ -101,13 +101,14 @@ class Attempts:
         return Split(self._legs, self._job, body, plan, Substitutes(self._other_decode, self.note))
 
     def _other_decode(self, failed: LegFailed) -> Worker | None:
-        """Instead of one that failed before token 1. Raises BadRequest as `failed` does."""
+        """Instead of one that failed before token 1; None where nobody is left, or the job is at
+        fault: the failure then ends the run, and is counted with it."""
         used = self._tried | {failed.worker.record.instance}
         picked = None
         if failed.call.failure is not Failure.REFUSED and len(used) < MAX_ATTEMPTS:
             picked = pick_decode(self._snapshot(used).candidates)
         if picked is None:
-            return None  # the run ends with this failure, and is counted then
+            return None
         self.failed(failed, ())
         self._metrics.decode_repicks.inc()
         return self._view.workers[picked.id]

@@ -63,6 +63,8 @@ class Leg:
                 raise self.broken("the worker ended its answer without a usage")
             self._has_ended = True
             return None
+        if any(choice.text and choice.token_ids is None for choice in chunk.choices):
+            raise self.broken("the worker sent text without the token ids asked for")
         if chunk.num_tokens:
             self._open.tokens(chunk.num_tokens, time.monotonic())
         self._usage = chunk.usage or self._usage

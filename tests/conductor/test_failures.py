@@ -44,6 +44,11 @@ async def ends_early(worker: FakeWorker, request: web.Request) -> web.StreamResp
     return web.Response(body=b"", content_type="text/event-stream")
 
 
+async def keeps_ids_to_itself(worker: FakeWorker, request: web.Request) -> web.StreamResponse:
+    body = b'data: {"choices": [{"text": "Hel", "finish_reason": null}]}\n\n'
+    return web.Response(body=body, content_type="text/event-stream")
+
+
 async def refuses(worker: FakeWorker, request: web.Request) -> web.StreamResponse:
     return web.json_response({"error": {"message": "top_k is 7; at most 5"}}, status=400)
 
@@ -54,6 +59,7 @@ FAILURES: list[tuple[Failing, int]] = [
     (has_a_bug, 502),
     (talks_nonsense, 502),
     (says_nothing, 502),
+    (keeps_ids_to_itself, 502),
     (ends_early, 503),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moontide.conductor.cluster.workers import LOST_SECONDS, Health, Worker
+from moontide.conductor.cluster.workers import LOST_SECONDS, SUSPECT_SECONDS, Health, Worker
 from moontide.conductor.routing import Exclusion
 from moontide.kvstore.membership import WorkerRecord
 
@@ -67,6 +67,19 @@ def test_it_is_lost_only_after_silence_without_check_and_token() -> None:
     left.is_gone = True  # it may be finishing what it has
     assert exclusion(left) is Exclusion.UNREACHABLE
     assert not left.is_lost(LOST_SECONDS + 1)
+
+
+def test_it_is_suspect_sooner_but_not_while_it_gives_tokens() -> None:
+    worker = ready(0.0)
+    request = worker.open(prompt_tokens=10, cached_tokens=0, now=0.0)
+    assert not worker.is_suspect(SUSPECT_SECONDS + 1)  # no check was missed
+    worker.failed("timeout")
+    worker.failed("timeout")
+    assert worker.is_suspect(SUSPECT_SECONDS + 1)
+    request.tokens(1, SUSPECT_SECONDS)
+    assert not worker.is_suspect(SUSPECT_SECONDS + 1)
+    worker.answered(True, "ok", 30.0)
+    assert not worker.is_suspect(60.0)
 
 
 def test_r34_open_requests_are_counted_until_closed_and_only_once() -> None:
