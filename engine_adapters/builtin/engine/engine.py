@@ -192,6 +192,8 @@ class Engine:
             self._wait()
 
     def _wait(self) -> None:
+        if self._inbox.closed:
+            return  # its wake-up may have been taken by now
         seconds = min(
             _LONGEST_IDLE_S,
             self._connector.seconds_to_deadline(),

@@ -25,7 +25,7 @@ class _Held:
     renew_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Pending:
     job: JobId
     deadline: float
@@ -63,9 +63,10 @@ class Lookups:
             timeout_s=timeout_s,
         )
 
-    def fetch(self, sequence: Sequence, blocks: range, *, timeout_s: float, wait_s: float) -> None:
-        """Has `blocks` of a hand-off brought here, up to the one that is not full. The answer comes
-        once they have a place, within `timeout_s`; they themselves within `wait_s`."""
+    def fetch(self, sequence: Sequence, blocks: range, timeout_s: float) -> None:
+        """Has `blocks` of a hand-off brought here, up to the one that is not full, within
+        `timeout_s`. The answer comes once all have a place, which can be when the last of them
+        begins to be computed."""
         handoff = sequence.handoff
         assert isinstance(handoff, ReceiveHandoff)
         self._submit(
@@ -76,11 +77,17 @@ class Lookups:
                 request_block=handoff.key if blocks.stop > len(sequence.keys) else None,
                 first_block=blocks.start,
                 pin_s=self._pin_s,
-                deadline_s=wait_s,
+                deadline_s=timeout_s,
             ),
             first_block=blocks.start,
             timeout_s=timeout_s,
         )
+
+    def hurry(self, sequence: Sequence, timeout_s: float) -> None:
+        """From now on that is the limit of its question, if it has one."""
+        pending = self._pending.get(sequence)
+        if pending is not None:
+            pending.deadline = min(pending.deadline, time.monotonic() + timeout_s)
 
     def answers(self) -> list[Answer]:
         """Answers since the last call. Renews the tickets of sequences that still wait."""
@@ -89,7 +96,7 @@ class Lookups:
             if pending.deadline <= now:
                 del self._pending[sequence]
                 self._desk.cancel(pending.job)
-                self._desk.unanswered("a lookup had no result at its deadline")
+                self._unanswered(sequence, "a lookup had no result at its deadline")
                 self._miss(sequence)
         for held in self._tickets.values():
             if held.renew_at <= now:
@@ -146,7 +153,7 @@ class Lookups:
         if hit is not None:
             self._desk.answered()
         elif result.status is JobStatus.TIMED_OUT:
-            self._desk.unanswered(result.reason)
+            self._unanswered(sequence, result.reason)
         if pending is None or pending.job != result.job:
             if hit is not None and hit.blocks:
                 self._release(hit.ticket)
@@ -158,6 +165,11 @@ class Lookups:
         if hit.blocks:
             self._tickets[sequence] = _Held(hit.ticket, time.monotonic() + self._pin_s / 3)
         self._answers.append((sequence, _found(hit, pending.first_block)))
+
+    def _unanswered(self, sequence: Sequence, reason: str) -> None:
+        """A fetch without an answer says more of the other store than of this one."""
+        if not sequence.is_received:
+            self._desk.unanswered(reason)
 
     def _miss(self, sequence: Sequence) -> None:
         self.unanswered += 1

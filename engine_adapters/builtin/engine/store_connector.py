@@ -84,12 +84,8 @@ class StoreConnector:
     def fetch(self, sequence: Sequence, blocks: range) -> None:
         """Has a hand-off's blocks brought to this node. The answer comes like a lookup's."""
         self._num_lookups += 1
-        self._lookups.fetch(
-            sequence,
-            blocks,
-            timeout_s=self.settings.load_timeout_s,
-            wait_s=self.settings.handoff_timeout_s + self.settings.load_timeout_s,
-        )
+        timeout_s = self.settings.handoff_timeout_s + self.settings.load_timeout_s
+        self._lookups.fetch(sequence, blocks, timeout_s)
 
     def poll(self) -> list[Answer]:
         """Lookups answered since the last call."""
@@ -127,6 +123,7 @@ class StoreConnector:
 
     def hurry(self, sequence: Sequence) -> None:
         """Its prompt is computed by now: what still comes must come soon."""
+        self._lookups.hurry(sequence, self.settings.load_timeout_s)
         self._background.hurry(sequence, self.settings.load_timeout_s)
 
     def fill(self) -> list[LayerLoad]:

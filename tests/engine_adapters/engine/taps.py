@@ -97,6 +97,32 @@ class Delaying(Altering):
         return value
 
 
+class Holding(Altering):
+    """Keeps the chosen results back until `let_go`."""
+
+    def __init__(self, kv: KvJobs, name: str, number: int | None = None) -> None:
+        super().__init__(kv, name, number, self._hold)
+        self.held: list[JobResult] = []
+        self.released = False
+
+    def let_go(self) -> None:
+        self.released = True
+        os.eventfd_write(self._kv.fileno(), 1)
+
+    def _hold(self, result: JobResult) -> JobResult | None:
+        if self.released:
+            return result
+        self.held.append(result)
+        return None
+
+    def around(self, name: str, number: int, call: Callable[[], Any]) -> Any:
+        value = super().around(name, number, call)
+        if name == "poll" and self.released:
+            value += self.held
+            self.held = []
+        return value
+
+
 def fail_block(block: int) -> Callable[[JobResult], JobResult]:
     """As when the store dropped that block meanwhile."""
     return lambda result: replace(result, status=JobStatus.FAILED, failed_blocks=(block,))
