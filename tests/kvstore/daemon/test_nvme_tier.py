@@ -1,0 +1,175 @@
+"""A store daemon with a disk: what survives it, in which state it comes back, what is told."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import signal
+import time
+
+from moontide.kvstore import StoreClient
+from moontide.kvstore.types import PutStatus
+
+from ...store_process import StartStore
+from .warm import (
+    NVME,
+    admin_of,
+    blocks_digest,
+    check_at_rest,
+    client_of,
+    prompt,
+    put_all,
+    read_blocks,
+    values,
+    wait_flushed,
+    write_blocks,
+)
+
+RESTARTS = 2
+
+
+def digests(client: StoreClient, names: list[str]) -> list[str]:
+    return [hashlib.sha256(client.get(name) or b"").hexdigest() for name in names]
+
+
+def test_r2_a_warm_disk_gives_the_same_bytes_after_every_restart(store_daemon: StartStore) -> None:
+    node, entries, tokens = store_daemon(*NVME), values(300), prompt(40)
+    with client_of(node) as client:
+        put_all(client, entries)
+        write_blocks(client, tokens)
+        before = digests(client, list(entries)), blocks_digest(client, tokens)
+    wait_flushed(node, len(entries) + 40)
+    for _ in range(RESTARTS):
+        node.restart()
+        stats = admin_of(node).stats()["tiers"]
+        # R48: it comes back empty in DRAM, with all of it free in one piece a segment
+        assert stats["dram"]["evictions"] == stats["nvme"]["evictions"] == 0
+        assert stats["dram"]["largest_free_bytes"] == 4 << 20
+        assert stats["dram"]["used_bytes"] == 0
+        with client_of(node) as client:
+            after = digests(client, list(entries)), blocks_digest(client, tokens)
+            assert after == before
+        stats = admin_of(node).stats()
+        assert stats["tiers"]["nvme"]["hits"] == len(entries) + 40
+        assert stats["transports"]["file"]["bytes_in"] >= sum(map(len, entries.values()))
+        check_at_rest(node)
+
+
+def test_r44_what_was_reported_flushed_survives_a_kill(store_daemon: StartStore) -> None:
+    seed = 44
+    rng = random.Random(seed)
+    node, entries = store_daemon(*NVME), values(600, seed=seed)
+    admin = admin_of(node)
+    with client_of(node) as client:
+        put_all(client, entries)
+        deadline = time.monotonic() + rng.uniform(0.0, 0.15)
+        flushed = 0
+        while flushed == 0 or time.monotonic() < deadline:
+            flushed = admin.stats()["tiers"]["nvme"]["flushed"]
+        node.kill()
+    node.start()
+    with client_of(node) as client:
+        found = client.get_many(list(entries))
+    assert all(got in (None, value) for got, value in zip(found, entries.values(), strict=True))
+    hits = len(found) - found.count(None)
+    assert hits >= 0.95 * flushed, f"seed {seed}: {hits} hits of {flushed} flushed"
+    check_at_rest(node)
+
+
+def test_r28_a_large_pool_with_pending_writes_ends_in_time_and_loses_nothing(
+    store_daemon: StartStore,
+) -> None:
+    node = store_daemon(*NVME, "--dram", "128MiB")
+    entries = {f"big/{index}": random.Random(index).randbytes(1 << 20) for index in range(48)}
+    with client_of(node) as client:
+        put_all(client, entries)
+    begin = time.monotonic()
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 0
+    assert time.monotonic() - begin < 10.0
+    node.start()
+    with client_of(node) as client:
+        for name, value in entries.items():
+            assert client.get(name) == value, name
+    check_at_rest(node)
+
+
+def test_what_was_ended_never_comes_back(store_daemon: StartStore) -> None:
+    """Removed, replaced, cleared: each is answered once a crash cannot undo it."""
+    node, tokens = store_daemon(*NVME), prompt(3)
+    with client_of(node) as client:
+        put_all(client, {"removed": b"1", "replaced": b"old", "kept": b"3", "gone": b"4"})
+        write_blocks(client, tokens)
+        wait_flushed(node, 7)
+        assert client.remove("removed")
+        assert client.put("replaced", b"new", if_exists="replace").status is PutStatus.STORED
+        admin = admin_of(node)
+        assert admin.call("DELETE", "/v1/blocks/s:gone").body == {"removed": 1}
+        namespace = admin.get("/v1/blocks?tier=nvme&key_prefix=kv:")["entries"][0]["namespace"]
+        assert admin.post("/v1/clear", {"namespace": namespace})["entries"] == 3
+    node.restart()
+    with client_of(node) as client:
+        assert client.get_many(["removed", "gone", "kept"]) == [None, None, b"3"]
+        assert client.get("replaced") in (None, b"new")
+        assert read_blocks(client, tokens) == []
+
+
+def test_strings_on_disk_are_there_for_every_question(store_daemon: StartStore) -> None:
+    node = store_daemon(*NVME)
+    with client_of(node) as client:
+        put_all(client, {"a": b"first", "b": b"second", "empty": b""})
+        wait_flushed(node, 3)
+    node.restart()
+    with client_of(node) as client:
+        assert client.exists_many(["a", "nothing"]) == [True, False]
+        assert client.put("a", b"other").status is PutStatus.EXISTS
+        assert client.size("b") == 6
+        assert client.get_many(["a", "nothing", "b", "empty"]) == [b"first", None, b"second", b""]
+        assert client.remove_many(["a", "nothing"]) == 1
+        assert client.get("a") is None
+
+
+def test_each_tier_is_shown_and_evicted_by_itself(store_daemon: StartStore) -> None:
+    node = store_daemon(*NVME)
+    admin = admin_of(node)
+
+    def tiers_of(name: str) -> list[str]:
+        status, body = admin.call("GET", f"/v1/blocks/s:{name}")
+        return [entry["tier"] for entry in body["entries"]] if status == 200 else []
+
+    with client_of(node) as client:
+        put_all(client, {"x": bytes(1000), "y": bytes(2000)})
+        wait_flushed(node, 2)
+        assert tiers_of("x") == ["dram", "nvme"]
+        evicted = admin.post("/v1/evict", {"tier": "dram", "keys": ["s:x"]})["tiers"]
+        assert list(evicted) == ["dram"]
+        assert tiers_of("x") == ["nvme"]
+        assert "1 in nvme" in admin.get("/v1/explain?key=s:x")["reason"]
+        evicted = admin.post("/v1/evict", {"tier": "nvme", "keys": ["s:y"]})["tiers"]
+        assert evicted["nvme"]["entries"] == 1
+        assert tiers_of("y") == ["dram"]
+        listed = admin.get("/v1/blocks?tier=nvme")["entries"]
+        assert [(entry["key"], entry["num_bytes"]) for entry in listed] == [("s:x", 1000)]
+        assert client.get("x") == bytes(1000)  # comes back from disk
+        assert tiers_of("x") == ["dram", "nvme"]
+        assert admin.post("/v1/evict", {"keys": ["s:x"]})["tiers"].keys() == {"dram", "nvme"}
+        assert client.get("x") is None
+        status, body = admin.call("POST", "/v1/evict", {"tier": "nvme", "older_than_s": 1})
+        assert status == 400
+        assert "dram only" in body["error"]["message"]
+
+
+def test_dram_smaller_than_the_working_set_is_backed_by_the_disk(store_daemon: StartStore) -> None:
+    """Entries that DRAM had to let go come back from disk, byte for byte, without help."""
+    node = store_daemon(*NVME, "--dram", "8MiB", "--segment", "1MiB")
+    entries = {f"w/{index}": random.Random(index).randbytes(100_000) for index in range(200)}
+    admin = admin_of(node)
+    with client_of(node) as client:
+        for start in range(0, 200, 20):
+            part = dict(list(entries.items())[start : start + 20])
+            put_all(client, part)
+            wait_flushed(node, start + 20)
+        assert admin.stats()["tiers"]["dram"]["evictions"] > 0
+        for name, value in entries.items():
+            assert client.get(name) == value, name
+    check_at_rest(node)
