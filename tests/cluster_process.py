@@ -214,6 +214,15 @@ class RunningCluster:
             found[f"conductor.{known['id']}.open_requests"] = known["open_requests"]
         return {name: value for name, value in found.items() if value}
 
+    def await_flushed(self, seconds: float = 20.0) -> None:
+        """Until all that lies in DRAM lies on NVMe too."""
+
+        def unflushed() -> int:
+            tiers = [self.store_stats(n["id"])["tiers"]["dram"] for n in self.state["nodes"]]
+            return sum(dram["entries"] - dram["flushed"] for dram in tiers)
+
+        self.wait_until(lambda: unflushed() == 0, seconds, lambda: f"{unflushed()} unflushed")
+
     def await_rest(self, seconds: float = 20.0) -> None:
         """Until nothing is held anywhere."""
         self.wait_until(lambda: not self.held(), seconds, lambda: str(self.held()))

@@ -31,7 +31,7 @@ def fresh_cluster(tmp_path: Path, tiny_model_dir: Path) -> Iterator[ClusterProce
 
 
 def started(folder: Path, model: Path) -> ClusterProcess:
-    arguments = ("--nodes", "2", "--prefill", "1", "--decode", "2")
+    arguments = ("--nodes", "2", "--prefill", "1", "--decode", "2", "--nvme", "64MiB")
     return ClusterProcess(folder, model, arguments, PATIENT_CONDUCTOR)
 
 

@@ -21,7 +21,7 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path
 ) -> Iterator[ClusterProcess]:
     folder = tmp_path_factory.mktemp("cluster")
-    arguments = ("--nodes", "2", "--prefill", "1", "--decode", "1")
+    arguments = ("--nodes", "2", "--prefill", "1", "--decode", "1", "--nvme", "64MiB")
     with ClusterProcess(folder, tiny_model_dir, arguments) as cluster:
         yield cluster
 
@@ -62,6 +62,20 @@ def test_r6_from_the_other_node(cluster: ClusterProcess) -> None:
     kept = ask(cluster, 2, THERE)
     assert moved(kept) == {"shm": FULL * KV_BYTES}
     assert kept.shown == cold.shown
+
+
+def test_r6_from_nvme_after_the_store_was_killed(cluster: ClusterProcess) -> None:
+    cold = ask(cluster, 5, HERE)
+    cluster.await_flushed()
+    cluster.kill("node-1")
+    cluster.await_joined()
+    cluster.empty_engine_caches()
+    nvme = ask(cluster, 5, HERE)
+    assert (nvme.shown, nvme.cached) == (cold.shown, {"nvme": FULL})
+    assert moved(nvme) == {"file": FULL * KV_BYTES}
+    cluster.empty_engine_caches()
+    promoted = ask(cluster, 5, HERE)
+    assert (promoted.shown, promoted.cached) == (cold.shown, {"dram": FULL})
 
 
 def test_r6_handed_over_while_it_is_computed(cluster: ClusterProcess) -> None:
