@@ -44,3 +44,18 @@ class Deferred:
 
 Respond = Callable[[Reply | Outgoing], None]
 Answer = Reply | Outgoing | Incoming | Deferred
+
+
+def mapped(
+    answer: Reply | Deferred, change: Callable[[Reply | Outgoing], Reply | Outgoing]
+) -> Reply | Deferred:
+    """`answer`, now or later, with its reply changed."""
+    if not isinstance(answer, Deferred):
+        changed = change(answer)
+        assert not isinstance(changed, Outgoing), "a plain reply becomes a plain reply"
+        return changed
+    return Deferred(
+        answer.timeout_s,
+        lambda respond: answer.start(lambda reply: respond(change(reply))),
+        answer.expired,
+    )

@@ -97,7 +97,9 @@ class StoreDaemon:
                 self._sources = dataclasses.replace(
                     self._sources,
                     peer_blocks=self._peers.blocks,
+                    peer_entries=self._peers.entries,
                     hand_offs=self._peers.hand_offs,
+                    changes=self._peers.changes,
                 )
             server = self._start_data_server()
             stack.callback(server.close)

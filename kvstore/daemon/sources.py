@@ -121,6 +121,9 @@ class Sources:
     def local_blocks(self) -> list[BlockSource]:
         return [self.disk_blocks] if self.disk_blocks else []
 
+    def local_entries(self) -> list[EntrySource]:
+        return [self.disk_entries] if self.disk_entries else []
+
     def entries(self) -> list[EntrySource]:
         return [source for source in (self.disk_entries, self.peer_entries) if source]
 

@@ -109,8 +109,9 @@ class PeerEntrySource:
         if self._fences.is_fenced(entry, time.monotonic()):
             return []
         found = sorted(self._index.holders(entry), key=lambda place: place[1])
-        neighbours = [self._roster.find(instance) for instance, _ in found]
-        return [each for each in dict.fromkeys(neighbours) if each is not None and each.link.is_up]
+        instances = dict.fromkeys(instance for instance, _ in found)
+        neighbours = map(self._roster.find, instances)
+        return [each for each in neighbours if each is not None and each.link.is_up]
 
     def _place(self, entry: EntryId, found: Located) -> Piece | None:
         """A reservation for what the peer has; None without room, while another brings it, or

@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 from ... import wire
+from ...errors import InvalidRequest
+from ...keys import EntryId, is_block
 from ..answers import Deferred
 from ..peer import Peer
 from . import checks
+from .changing import once_agreed
 from .durable import Removal
 
 
 def remove(peer: Peer, message: wire.Remove) -> wire.CountReply | Deferred:
-    """Answered once the removal is durable on disk too."""
+    """Blocks go from this node, string entries from every one."""
     entries = checks.entry_ids(message.entries)
+    changes = peer.sources.changes
+    if message.fence_s is not None:
+        return _fence(peer, entries, message.fence_s)
+    strings = [entry for entry in entries if not is_block(entry)]
+    if changes is None or not strings:
+        return _remove_here(peer, entries, frozenset(), 0)
+    source = peer.sources.peer_entries
+    held = source.holds(strings) if source is not None else []
+    known = frozenset(entry for entry, is_held in zip(strings, held, strict=False) if is_held)
+    return once_agreed(
+        changes, strings, lambda dropped: _remove_here(peer, entries, known, dropped)
+    )
+
+
+def _fence(peer: Peer, entries: list[EntryId], seconds: float) -> wire.CountReply | Deferred:
+    """Another store changes these entries: ours go, and no others come until it is done."""
+    checks.seconds("fence_s", seconds)
+    if peer.sources.changes is None:
+        raise InvalidRequest("this store has no peers: it fences nothing")
+    peer.sources.changes.fence(entries, str(peer.client), seconds)
+    return _remove_here(peer, entries, frozenset(), 0) if seconds else wire.CountReply(0)
+
+
+def _remove_here(
+    peer: Peer, entries: list[EntryId], known: frozenset[EntryId], dropped: int
+) -> wire.CountReply | Deferred:
+    """Answered once the removal is durable on disk too. Counts each entry once: those `known` to
+    lie elsewhere too, and at least as many as other stores dropped."""
     here = peer.store.exists(entries, peer.clock())
     on_disk = peer.tiering.on_disk(entries) if peer.tiering else []
     removed = {entry for entry, is_here in zip(entries, here, strict=True) if is_here}
-    reply = wire.CountReply(len(removed.union(on_disk)))
+    count = len(removed.union(on_disk, known))
+    reply = wire.CountReply(max(count, min(dropped, len(set(entries)))))
     peer.store.remove(entries, peer.clock())
     if peer.tiering is None or not on_disk:
         return reply

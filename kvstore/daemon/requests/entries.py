@@ -7,13 +7,14 @@ from functools import partial
 
 from ... import wire
 from ...errors import InvalidRequest
-from ...keys import EntryId
+from ...keys import EntryId, is_block
 from ...store import ReserveResult
 from ...types import PutResult, ReserveStatus
-from ..answers import Deferred, Incoming
+from ..answers import Deferred, Incoming, Outgoing, mapped
 from ..buffers import PayloadSink, Piece
 from ..peer import Peer
 from . import checks
+from .changing import once_agreed, once_spread
 from .durable import Removal
 
 LEAST_TTL_SECONDS = 0.001
@@ -38,19 +39,23 @@ def put(peer: Peer, message: wire.Put, payload_bytes: int) -> Incoming:
 
 def _finish_put(
     peer: Peer, checksums: list[int], reserved: list[ReserveResult]
-) -> wire.PutReply | Deferred:
+) -> wire.Reply | Deferred:
     mine = [index for index, got in enumerate(reserved) if _is_reserved(got)]
-    committed = peer.store.commit(
-        peer.owner,
+    results = [(int(got.status), got.reason) for got in reserved]  # the two enums agree
+
+    def merge(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
+        if isinstance(reply, wire.PutReply):
+            for index, result in zip(mine, reply.results, strict=True):
+                results[index] = result
+            return wire.PutReply(results)
+        return reply
+
+    message = wire.Commit(
         [reserved[index].slot for index in mine],
         [reserved[index].generation for index in mine],
         [checksums[index] for index in mine],
-        peer.clock(),
     )
-    results = [(int(got.status), got.reason) for got in reserved]  # the two enums agree
-    for index, result in zip(mine, committed, strict=True):
-        results[index] = _wire_result(result)
-    return _once_replaced(peer, wire.PutReply(results))
+    return mapped(_commit(peer, message), merge)
 
 
 def reserve(peer: Peer, message: wire.Reserve) -> wire.Reserved:
@@ -95,6 +100,34 @@ def advance(peer: Peer, message: wire.Advance) -> wire.Ok:
 
 def commit(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
     checks.reservations(message.slots, message.generations)
+    return _commit(peer, message)
+
+
+def _commit(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
+    """Replaces wait until no other store has an older value, puts with replicas until others have
+    this one."""
+    changes = peer.sources.changes
+    if changes is None:
+        return _commit_here(peer, message)
+    purposes = [
+        peer.store.purpose(peer.owner, slot, generation)
+        for slot, generation in zip(message.slots, message.generations, strict=True)
+    ]
+    strings = [each for each in purposes if each is not None and not is_block(each.entry)]
+    changes.check_writable([each.entry for each in strings])
+    replaced = [each.entry for each in strings if each.if_exists == "replace"]
+    replicas = max([each.replicas for each in strings], default=1)
+
+    def act(dropped: int) -> wire.PutReply | Deferred:
+        answer = _commit_here(peer, message)
+        if replicas == 1 or len(strings) < len(purposes):
+            return answer
+        return once_spread(changes, [each.entry for each in strings], replicas, answer)
+
+    return once_agreed(changes, replaced, act) if replaced else act(0)
+
+
+def _commit_here(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
     results = peer.store.commit(
         peer.owner, message.slots, message.generations, message.checksums, peer.clock()
     )
@@ -125,8 +158,7 @@ def _reserve(
 ) -> list[ReserveResult]:
     checks.seconds("ttl_s", message.ttl_s, least=LEAST_TTL_SECONDS)
     checks.unsigned("sizes", message.sizes, wire.MAX_PAYLOAD_BYTES)
-    if message.replicas != 1:
-        raise InvalidRequest(f"replicas is {message.replicas}; this version keeps exactly 1")
+    _check_replicas(peer, message.replicas)
     entries = checks.string_ids(message.entries)
     return peer.store.reserve(
         peer.owner,
@@ -137,8 +169,20 @@ def _reserve(
         soft_pin=message.soft_pin,
         shared_memory=shared_memory,
         elsewhere=_on_disk(peer, entries) if message.if_exists != "replace" else (),
+        replicas=message.replicas,
         now=peer.clock(),
     )
+
+
+def _check_replicas(peer: Peer, replicas: int) -> None:
+    if not 1 <= replicas <= wire.MAX_REPLICAS:
+        raise InvalidRequest(f"replicas is {replicas}; it must lie in 1..{wire.MAX_REPLICAS}")
+    if peer.sources.changes is not None:
+        peer.sources.changes.check_replicas(replicas)
+    elif replicas > 1:
+        raise InvalidRequest(
+            f"replicas is {replicas}; this store has no peers: give it --cluster file:DIRECTORY"
+        )
 
 
 def _on_disk(peer: Peer, entries: list[EntryId]) -> Collection[bytes]:

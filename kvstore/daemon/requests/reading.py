@@ -31,13 +31,15 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
         found, ticket = peer.store.lookup(peer.owner, entries, message.pin_s, peer.clock())
         return wire.LookupReply([*found], ticket)
 
-    return _once_here(peer, entries, look)
+    sources = peer.sources
+    asked = sources.local_entries() if message.local_only else sources.entries()
+    return _once_here(peer, entries, look, asked)
 
 
 def get(peer: Peer, message: wire.Get) -> Answer:
     """Values leave straight from the pool, pinned by a view of this connection until then."""
     entries = checks.entry_ids(message.entries)
-    return _once_here(peer, entries, partial(_send, peer, entries))
+    return _once_here(peer, entries, partial(_send, peer, entries), peer.sources.entries())
 
 
 def _send(peer: Peer, entries: Sequence[EntryId]) -> Outgoing:
@@ -118,11 +120,13 @@ def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply:
 
 
 def _once_here(
-    peer: Peer, entries: Sequence[EntryId], answer: Callable[[], wire.Reply | Outgoing]
+    peer: Peer,
+    entries: Sequence[EntryId],
+    answer: Callable[[], wire.Reply | Outgoing],
+    sources: Sequence[EntrySource],
 ) -> Answer:
     if peer.tiering is not None:
         peer.tiering.touch(entries)
-    sources = peer.sources.entries()
     if not sources:
         return answer()
     bringing = _Bringing(peer, entries, sources, answer)
