@@ -195,7 +195,11 @@ def test_r10_a_write_cut_short_by_its_deadline_sends_nothing_of_its_memorys_next
             arrived.append(data)
 
     server = scripted(stack, reads_late, serve_zeros)
-    here = client(stack, server.address, ONE_STREAM)
+    window = StreamLimits(window_bytes=64 << 20)  # more than the kernel takes
+    here = client(stack, server.address, TcpLimits(streams_per_peer=1, stream=window))
+    here.write(
+        buffer(300 << 10, b"a"), within=0.2
+    )  # so that no piece ends where the kernel is full
     local = buffer(64 << 20, b"a")
     status = here.wait(here.write(local, within=0.2))
     assert status.reason == "deadline"
