@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from moontide.kvstore import connect
 from moontide.kvstore.daemon.data_dir import read_state
 
 START_SECONDS = 30.0
@@ -109,6 +110,16 @@ def start_nodes(start: StartStore, parent: Path, count: int, *flags: str) -> lis
         node.token_file = token
         nodes.append(node)
     return nodes
+
+
+def await_linked(nodes: list[StoreProcess]) -> None:
+    """Until each can fetch from all others."""
+    deadline = time.monotonic() + START_SECONDS
+    for node in nodes:
+        with connect(f"unix:{node.socket}") as client:
+            while len(client.stats()["peers"]["up"]) < len(nodes) - 1:
+                assert time.monotonic() < deadline, client.stats()["peers"]
+                time.sleep(0.02)
 
 
 @contextlib.contextmanager

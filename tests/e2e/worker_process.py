@@ -183,6 +183,6 @@ class WorkerProcess:
 
 def is_idle(stats: Any) -> bool:
     store = stats["store"]
-    held = [stats["running"], stats["waiting"], stats["pages_referenced"]]
+    held = [stats[name] for name in ("running", "loading", "waiting", "pages_referenced")]
     held += [store[name] for name in ("outstanding_jobs", "pending_lookups", "tickets")]
     return not any(held) and store["staging_bytes"] == 0

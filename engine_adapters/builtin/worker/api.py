@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from moontide.kvstore import BlockKey, Group, Instance
-from moontide.kvstore.errors import InvalidRequest as InvalidInstance
 
 from ..engine.sequence import Handoff, ReceiveHandoff, SendHandoff
 from ..errors import InvalidRequest
@@ -52,8 +51,11 @@ class HandoffRequest(Struct, frozen=True, kw_only=True):
             return SendHandoff(key)
         try:
             return ReceiveHandoff(key, str(Instance.parse(self.store_instance)))
-        except InvalidInstance as error:
-            raise InvalidRequest(f"store_instance {self.store_instance!r}: {error}") from error
+        except ValueError as error:
+            raise InvalidRequest(
+                f"store_instance is {self.store_instance[:200]!r}; give the instance of a store "
+                "(node/process/id), as its workers' records have it"
+            ) from error
 
 
 class CompletionRequest(Struct, frozen=True, kw_only=True):
