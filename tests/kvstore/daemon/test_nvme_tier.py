@@ -26,6 +26,8 @@ from .warm import (
 )
 
 RESTARTS = 2
+NUM_BLOCKS = 150
+"""More than one batch of promotion reads."""
 
 
 def digests(client: StoreClient, names: list[str]) -> list[str]:
@@ -33,12 +35,12 @@ def digests(client: StoreClient, names: list[str]) -> list[str]:
 
 
 def test_r2_a_warm_disk_gives_the_same_bytes_after_every_restart(store_daemon: StartStore) -> None:
-    node, entries, tokens = store_daemon(*NVME), values(300), prompt(40)
+    node, entries, tokens = store_daemon(*NVME), values(300), prompt(NUM_BLOCKS)
     with client_of(node) as client:
         put_all(client, entries)
         write_blocks(client, tokens)
         before = digests(client, list(entries)), blocks_digest(client, tokens)
-    wait_flushed(node, len(entries) + 40)
+    wait_flushed(node, len(entries) + NUM_BLOCKS)
     for _ in range(RESTARTS):
         node.restart()
         stats = admin_of(node).stats()["tiers"]
@@ -50,7 +52,7 @@ def test_r2_a_warm_disk_gives_the_same_bytes_after_every_restart(store_daemon: S
             after = digests(client, list(entries)), blocks_digest(client, tokens)
             assert after == before
         stats = admin_of(node).stats()
-        assert stats["tiers"]["nvme"]["hits"] == len(entries) + 40
+        assert stats["tiers"]["nvme"]["hits"] == len(entries) + NUM_BLOCKS
         assert stats["transports"]["file"]["bytes_in"] >= sum(map(len, entries.values()))
         check_at_rest(node)
 
