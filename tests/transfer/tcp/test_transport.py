@@ -197,12 +197,12 @@ def test_r10_a_write_cut_short_by_its_deadline_sends_nothing_of_its_memorys_next
     server = scripted(stack, reads_late, serve_zeros)
     window = StreamLimits(window_bytes=64 << 20)  # more than the kernel takes
     here = client(stack, server.address, TcpLimits(streams_per_peer=1, stream=window))
-    here.write(
-        buffer(300 << 10, b"a"), within=0.2
-    )  # so that no piece ends where the kernel is full
     local = buffer(64 << 20, b"a")
-    status = here.wait(here.write(local, within=0.2))
-    assert status.reason == "deadline"
+    parts = (local[: 300 << 10], local[300 << 10 :])  # the kernel is full in the middle of a piece
+    requests = [TransferRequest(Opcode.WRITE, part, SegmentAddress(PEER, 1), 0) for part in parts]
+    batch = here.transport.submit(requests, deadline=time.monotonic() + 0.3)
+    eventually(lambda: batch in here.transport.finished(), "the deadline ends the batch")
+    assert {status.reason for status in here.transport.poll(batch)} == {"deadline"}
     local[:] = b"b" * len(local)
     reused.set()
     assert here.wait(here.read(buffer(10))) == DONE
