@@ -101,11 +101,13 @@ class StoreDaemon:
                     hand_offs=self._peers.hand_offs,
                     changes=self._peers.changes,
                 )
+                if await self._has_live_peers():
+                    self._forget_strings()
             server = self._start_data_server()
             stack.callback(server.close)
             admin = await self._start_admin()
             stack.push_async_callback(admin.close)
-            keeper = Keeper(self._membership, self._record(admin))
+            keeper = Keeper(self._membership, self._record(admin), on_lapse=self._forget_strings)
             await keeper.start()
             stack.push_async_callback(_leave, keeper)
             self._announce()
@@ -115,6 +117,21 @@ class StoreDaemon:
             self._ready = False
             self._stop_by = time.monotonic() + STOP_SECONDS
             logger.info("stopping signal=%s", signal.name)
+
+    async def _has_live_peers(self) -> bool:
+        members = await asyncio.to_thread(self._membership.members)
+        node = self._store.instance.node
+        return any(isinstance(m.record, StoreRecord) and m.record.id != node for m in members)
+
+    def _forget_strings(self) -> None:
+        """Others may have changed string entries without us: ours may be older. KV blocks are what
+        their keys say, whoever else has them."""
+        if self._peers is None:
+            return
+        removed = self._store.clear(None, True, time.monotonic())
+        if self._tiering is not None:
+            self._tiering.clear("", _ignore)
+        logger.info("string entries dropped, which may be out of date count=%d", removed)
 
     def _open_tiering(self) -> Tiering | None:
         """Recovers what an earlier process left on disk. Blocks: nothing is served yet."""
@@ -252,6 +269,10 @@ def raise_descriptor_limit(needed: int) -> None:
             wanted,
             needed,
         )
+
+
+def _ignore(durable: bool) -> None:
+    """What the disk did not take is dropped when this daemon starts again."""
 
 
 async def _leave(keeper: Keeper) -> None:

@@ -26,7 +26,11 @@ class Keeper:
         *,
         ttl_s: float = DEFAULT_TTL_S,
         clock: Callable[[], float] = boottime,
+        on_lapse: Callable[[], None] | None = None,
     ) -> None:
+        """`on_lapse` is called, on the loop, before a record is registered again whose lease may
+        have ended meanwhile: others may have acted as if we were gone."""
+        self._on_lapse = on_lapse
         self._membership = membership
         self._record = record
         self._ttl_s = ttl_s
@@ -92,6 +96,9 @@ class Keeper:
             await self._register()
 
     async def _register(self) -> None:
+        if self._registration is not None and not self.is_held and self._on_lapse is not None:
+            _log.warning("membership_lapsed id=%s", self._record.id)
+            self._on_lapse()
         asked_at = self._clock()
         self._registration = await asyncio.to_thread(
             self._membership.register, self._record, self._ttl_s

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 MAX_HOLDERS = 3
 """Asked for one entry, one after another."""
 ASK_SECONDS = 0.25
+JOIN_SECONDS = 1.5
+"""From our start until every peer has read our record (they poll), with room to spare."""
 WHOLE = Shard(0, (0, 1), (0, 1))
 """A string entry has one extent."""
 
@@ -52,6 +54,7 @@ class PeerEntrySource:
         self._index = index
         self._tasks = tasks
         self._fences = fences
+        self._known_at = time.monotonic() + JOIN_SECONDS
 
     def holds(self, entries: Sequence[EntryId]) -> list[bool]:
         return [bool(self._holders(entry)) for entry in entries]
@@ -105,8 +108,10 @@ class PeerEntrySource:
             source.close()
 
     def _holders(self, entry: EntryId) -> list[Neighbour]:
-        """Peers to ask, DRAM first; none while the entry is being changed."""
-        if self._fences.is_fenced(entry, time.monotonic()):
+        """Peers to ask, DRAM first; none while the entry is being changed, or while a peer that
+        changes it may not know of us yet."""
+        now = time.monotonic()
+        if now < self._known_at or self._fences.is_fenced(entry, now):
             return []
         found = sorted(self._index.holders(entry), key=lambda place: place[1])
         instances = dict.fromkeys(instance for instance, _ in found)

@@ -103,8 +103,9 @@ class Peers:
         await self._session.close()
         self._reads.close()
         self._verifiers.shutdown()
-        await asyncio.to_thread(self._transport.close)
-        await asyncio.to_thread(self._server.close)
+        await asyncio.gather(
+            asyncio.to_thread(self._transport.close), asyncio.to_thread(self._server.close)
+        )
 
     def transfers(self) -> TransportCounters:
         """What went over TCP so far, at both ends of it: read from peers, and by peers."""
