@@ -447,6 +447,33 @@ def test_r58_a_keeper_knows_that_its_lease_may_have_ended(clock: Clock) -> None:
     asyncio.run(scenario())
 
 
+def test_a_keeper_says_when_others_may_have_thought_it_gone(directory: Path) -> None:
+    """Its process was stopped for longer than its lease."""
+
+    async def scenario() -> None:
+        clock, lapses = Clock(), []
+        membership = FileMembership(directory, clock=clock)
+        keeper = Keeper(
+            membership, store(), ttl_s=0.6, clock=clock, on_lapse=lambda: lapses.append(clock.now)
+        )
+        await keeper.start()
+        clock.now += 0.3
+        await _eventually(lambda: keeper.is_held)
+        assert lapses == []
+        clock.now += 5.0
+        await _eventually(lambda: len(membership.members()) == 1)
+        assert len(lapses) == 1
+        await keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_records_tell_where_the_pool_is_read(membership: Membership) -> None:
+    told = msgspec.structs.replace(store(), transfer_address="127.0.0.1:7430")
+    membership.register(told, TTL_S)
+    assert [member.record for member in membership.members()] == [told]
+
+
 def test_a_keeper_whose_name_is_taken_does_not_start(clock: Clock) -> None:
     async def scenario() -> None:
         membership = MemoryMembership(clock)
