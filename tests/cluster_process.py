@@ -127,7 +127,8 @@ class RunningCluster:
         self.wait_until(lambda: self.pid(name) != killed, 15)
 
     def await_joined(self, seconds: float = 30.0) -> None:
-        """Until workers are attached to their stores and the Conductor follows all of them."""
+        """Until workers are attached to their stores, stores are linked to each other, and the
+        Conductor follows all of them."""
         self.wait_until(self._is_joined, seconds)
 
     def _is_joined(self) -> bool:
@@ -140,8 +141,10 @@ class RunningCluster:
         stores = {r.id: r.instance for r in records if isinstance(r, StoreRecord)}
         workers = [r for r in records if isinstance(r, WorkerRecord)]
         known = self.ask("GET", f"{self.conductor}/v1/cluster")
+        peers = [self.store_stats(node)["peers"] for node in stores]
         return (
             all(worker.store_instance == stores[worker.node] for worker in workers)
+            and all(len(each["up"]) == len(stores) - 1 for each in peers)
             and {w["instance"] for w in known["workers"] if w["usable"]}
             == {worker.instance for worker in workers}
             and {s["instance"] for s in known["stores"] if s["events"] == "live"}

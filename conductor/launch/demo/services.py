@@ -39,10 +39,16 @@ class _Transport(msgspec.Struct, frozen=True):
     bytes_out: int = 0
 
 
+class _Peers(msgspec.Struct, frozen=True):
+    up: list[str] = []
+    indexed_blocks: int = 0
+
+
 class StoreStats(msgspec.Struct, frozen=True):
     """The part of a store's counters that the demo needs."""
 
     in_flight: int
+    peers: _Peers = _Peers()
     tiers: dict[str, _Tier] = {}
     transports: dict[str, _Transport] = {}
 
@@ -122,6 +128,15 @@ class Services:
             "entries still wait to be written to NVMe",
         )
 
+    def await_known(self, source: str, node: str) -> None:
+        """Wait until `node` knows all that `source` has on NVMe. Raises TimedOut."""
+
+        def is_known() -> bool:
+            stats = self.stats()
+            return stats[node].peers.indexed_blocks >= stats[source].tier("nvme").entries
+
+        _until(is_known, f"{node} does not know what {source} has")
+
     def drop_page_cache(self) -> None:
         """The kernel forgets what it cached of the stores' files, so that reads reach the disk."""
         for node in self.plan.nodes:
@@ -130,8 +145,8 @@ class Services:
                     _drop_cached_pages(path)
 
     def await_joined(self) -> None:
-        """Wait until each worker knows its node's store as it is now, and the Conductor all of
-        them. Raises TimedOut."""
+        """Wait until each worker knows its node's store as it is now, stores each other, and the
+        Conductor all of them. Raises TimedOut."""
         _until(self._is_joined, "workers, stores and Conductor do not all know each other")
 
     def _is_joined(self) -> bool:
@@ -142,8 +157,13 @@ class Services:
         if {worker.id for worker in self.plan.workers} != set(workers):
             return False
         attached = all(w.store_instance == stores.get(w.node) for w in workers.values())
-        return attached and self._conductor_knows(
-            stores, {worker.id: worker.instance for worker in workers.values()}
+        linked = all(len(s.peers.up) == len(stores) - 1 for s in self.stats().values())
+        return (
+            attached
+            and linked
+            and self._conductor_knows(
+                stores, {worker.id: worker.instance for worker in workers.values()}
+            )
         )
 
     def _conductor_knows(self, stores: Mapping[str, str], workers: Mapping[str, str]) -> bool:

@@ -96,9 +96,11 @@ class WholeRequests:
         self._add_at_home("nvme", question, seen, cold, cached)
 
     def _from_the_other_node(self, question: str, first: list[Message], cold: Reply) -> None:
-        recorder = self._recorder
-        recorder.services.empty_engine_caches()
-        recorder.services.empty_stores(recorder.services.node_of(self._other))
+        recorder, services = self._recorder, self._recorder.services
+        source, node = services.node_of(self._home), services.node_of(self._other)
+        services.empty_engine_caches()
+        services.empty_stores(node)
+        services.await_known(source, node)
         recorder.say("waiting for the same prompt at the other node, its KV from this one's DRAM")
         seen = recorder.ask(first, max_tokens=ANSWER_TOKENS, worker=self._other)
         recorder.add(
@@ -107,7 +109,7 @@ class WholeRequests:
             seen,
             reference=cold,
             worker=self._other,
-            source=recorder.services.node_of(self._home),
+            source=source,
             at_least=full_blocks(cold.usage.prompt_tokens),
         )
 
