@@ -19,6 +19,7 @@ from moontide.kvstore.service import HostPort, Size
         ({"nvme_entries": 5}, r"nvme is 0: give --nvme"),
         ({"transports": ("shm", "rdma")}, r"rdma"),
         ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
+        ({"transfer_listen": HostPort("::1", 1)}, r"transfer_listen is \[::1\]:1.*cluster memory"),
         ({"inline": Size(1 << 20), "segment": Size(4096)}, r"inline is 1MiB.*4KiB"),
     ],
 )
