@@ -58,6 +58,7 @@ class Committer:
             else:
                 self._store_and_drop(group, outcome)
         self._keep_limits(outcome)
+        outcome.next_sequence = self._log.next_sequence
 
     def tidy(self, outcome: Outcome) -> None:
         """Once in a while: slots of dead readers, what a failed eviction left in the index."""

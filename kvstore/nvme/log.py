@@ -18,14 +18,14 @@ from .storage import DISK_ERRORS
 
 
 class Log:
-    """Used by the writer's thread alone. `sequence` numbers the next batch."""
+    """Used by the writer's thread alone. `next_sequence` numbers the next batch."""
 
     def __init__(
         self, regions: Regions, index: NvmeIndex, *, sequence: int, counters: WriterCounters
     ) -> None:
         self._regions = regions
         self._index = index
-        self._sequence = sequence
+        self.next_sequence = sequence
         self._counters = counters
         self._stage = Stage()
         self.index_is_behind = False
@@ -37,13 +37,13 @@ class Log:
         region = self._regions.active
         assert region is not None
         try:
-            appended = append_batch(region, items, self._sequence, self._stage)
+            appended = append_batch(region, items, self.next_sequence, self._stage)
         except DISK_ERRORS:
             self._regions.seal()
             raise
-        self._sequence += 1
+        self.next_sequence += 1
         self._counters.bytes_written += appended.num_bytes
-        position = Position(region.id, region.end, self._sequence)
+        position = Position(region.id, region.end, self.next_sequence)
         changes = changes_of(appended.records)
         try:
             removed = self._index.apply(changes, None if self.index_is_behind else position)

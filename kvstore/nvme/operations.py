@@ -53,8 +53,10 @@ Operation = Write | Drop | Clear | Flush
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a group of operations, for the thread that uses the tier."""
+    """What came of a group of operations, for the thread that uses the tier. What a later group
+    stores has at least generation `next_sequence`."""
 
     results: list[tuple[Operation, bool]] = field(default_factory=list)
     stored: list[NvmeEntry] = field(default_factory=list)
     removed: list[NvmeEntry] = field(default_factory=list)
+    next_sequence: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -29,10 +30,13 @@ class Verdict(enum.IntEnum):
     ABSENT = 5
 
 
+Probe = Callable[[Path], Verdict]
+
+
 def probe(directory: Path) -> Verdict:
     """Scans the index in a child. One that dies, or takes too long, found damage."""
     file = directory / DATA_FILE
-    if not file.exists():
+    if not file.is_file():
         return Verdict.ABSENT
     command = [sys.executable, "-m", __spec__.name, str(directory)]
     try:
@@ -51,7 +55,10 @@ def probe(directory: Path) -> Verdict:
 
 def scan(directory: Path) -> Verdict:
     """Reads the whole index here. May crash on a damaged file."""
-    size = (directory / DATA_FILE).stat().st_size
+    file = directory / DATA_FILE
+    if not file.is_file():
+        return Verdict.ABSENT
+    size = file.stat().st_size
     try:
         index = NvmeIndex(directory, size, Storage(), readonly=True)
         index.check_integrity()

@@ -5,9 +5,10 @@
     namespace, parent, entry id
     extent table: u32 stored length each, u64 xxh3-64 each, u32 raw length each (one, if all equal)
 
-All little endian. `ordinal` numbers the records of a region, `sequence` the batches of the tier:
-it is the record's generation. An extent that is stored raw and has whole pages lies on a page; any
-other on 64 bytes. So a stored table of 12 bytes an extent gives all positions.
+All little endian. `ordinal` numbers the records of a region. `sequence` numbers the batches of the
+tier: it is the entry's generation, and stays when the entry moves. An extent that is stored raw and
+has whole pages lies on a page; any other on 64 bytes. So a table of 12 bytes an extent gives all
+positions.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ class EntryRecord:
         return max(extent_alignment(part.stored_length, part.length) for part in self.extents)
 
     def moved(self, place: Place) -> EntryRecord:
-        """The same entry at another place."""
+        """The same entry at another place; its generation stays."""
+        place = place._replace(sequence=self.sequence)
         return EntryRecord(
             _HEAD.pack(*place, *_HEAD.unpack_from(self.body)[4:]) + self.body[_HEAD.size :]
         )

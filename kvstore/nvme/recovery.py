@@ -21,7 +21,7 @@ from .committer import remove_namespace
 from .index import NvmeIndex, Position, Put, Remove, file_bytes
 from .log import changes_of
 from .log_format import BatchHeader, RecordKind, UnknownVersion
-from .probe import Verdict, probe
+from .probe import Probe, Verdict
 from .region import Region
 from .regions import INDEX_DIRECTORY, Regions
 from .settings import NvmeSettings
@@ -39,12 +39,13 @@ class Recovered:
     rebuilt: bool
 
 
-def recover(settings: NvmeSettings, storage: Storage) -> Recovered:
+def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered:
     """Raises one of DISK_ERRORS when the directory cannot be used at all."""
     settings.directory.mkdir(parents=True, exist_ok=True)
     regions = Regions(settings, storage)
     regions.scan()
-    index, rebuilt = _open_index(settings, storage, regions)
+    verdict = probe(settings.directory / INDEX_DIRECTORY)
+    index, rebuilt = _open_index(settings, storage, regions, verdict)
     try:
         index.check_readers()
         replay = _Replay(regions, index)
@@ -59,11 +60,10 @@ def recover(settings: NvmeSettings, storage: Storage) -> Recovered:
 
 
 def _open_index(
-    settings: NvmeSettings, storage: Storage, regions: Regions
+    settings: NvmeSettings, storage: Storage, regions: Regions, verdict: Verdict
 ) -> tuple[NvmeIndex, bool]:
     """The index, and whether it is empty because the old one was of no use."""
     path = settings.directory / INDEX_DIRECTORY
-    verdict = probe(path)
     if verdict is Verdict.SOUND and file_bytes(path) <= settings.index_map_bytes:
         try:
             return NvmeIndex(path, settings.index_map_bytes, storage), False

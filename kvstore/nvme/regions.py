@@ -113,14 +113,17 @@ class Regions:
                 return region
         return None
 
-    def remove(self, region: Region) -> None:
-        """Its entries are gone at once. A file that cannot be removed is found at next start."""
+    def remove(self, region: Region) -> bool:
+        """Its entries are gone at once. False: its file could not be removed; the next start finds
+        it."""
         self.live.pop(region.id, None)
         region.retire()
         try:
             self._storage.unlink(region.file.path)
         except DISK_ERRORS as error:
             _log.error("nvme_region_stays path=%s reason=%s", region.file.path, error)
+            return False
+        return True
 
     def used_bytes(self, index_bytes: int) -> int:
         """On disk: regions (the active one is reserved whole), index, files set aside."""

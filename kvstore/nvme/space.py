@@ -11,7 +11,7 @@ import errno
 import logging
 from collections.abc import Iterator, Sequence
 
-from moontide.transfer import aligned_buffer
+from moontide.transfer import aligned_buffer, sync_directory
 from moontide.transfer.types import PAGE_BYTES, align_up
 
 from .counters import WriterCounters
@@ -79,9 +79,15 @@ class Space:
     def remove_all(self) -> None:
         """Every region goes, and with them all entries."""
         self._regions.seal()
-        for region in list(self._regions.live.values()):
-            self._remove(region)
+        staying = [
+            region.file.path.name
+            for region in list(self._regions.live.values())
+            if not self._remove(region)
+        ]
         self.purge()
+        sync_directory(self._settings.directory)
+        if staying:
+            raise OSError(errno.EIO, f"could not be removed: {' '.join(staying)}")
 
     def purge(self) -> None:
         """Takes what lay in removed regions out of the index."""
@@ -161,9 +167,9 @@ class Space:
         self.purge()
         return used
 
-    def _remove(self, region: Region) -> None:
-        self._regions.remove(region)
+    def _remove(self, region: Region) -> bool:
         self._unpurged.append(region.id)
+        return self._regions.remove(region)
 
     def _hot_items(self, region: Region) -> Iterator[list[Item]]:
         ordinals = region.hot_ordinals()

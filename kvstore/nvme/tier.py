@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
 from ..errors import InvalidRequest
 from .codec import Codec
 from .committer import Committer
 from .counters import CallCounters, ReaderCounters, WriterCounters
+from .hiding import Hiding
 from .log import Log
 from .operations import Clear, Drop, Flush, Operation, Outcome, Write
+from .probe import Probe, probe
 from .reader import Reader
-from .records import EntryRecord
 from .recovery import Recovered, recover
 from .settings import NvmeSettings
 from .space import Space
@@ -34,8 +33,6 @@ from .writer import Writer
 _log = logging.getLogger(__name__)
 _PAGE_RECORDS = 1000
 _MAX_PENDING_EXTENTS = 1 << 14
-_MAX_HIDDEN = 100_000
-_Key = TypeVar("_Key")
 Notify = Callable[[Sequence[NvmeEntry]], None]
 
 
@@ -61,11 +58,13 @@ class NvmeTier:
         on_stored: Notify,
         on_removed: Notify,
         storage: Storage | None = None,
+        probe: Probe = probe,
     ) -> NvmeTier:
         """Recovers what the directory holds; whoever calls holds the lock on it. Blocks: about 30 s
-        for 10^6 entries. Raises OSError, FileFailed or lmdb.Error when the disk cannot be used."""
+        for 10^6 entries. `storage` and `probe` are the ways to the disk. Raises OSError, FileFailed
+        or lmdb.Error when it cannot be used."""
         storage = storage or Storage()
-        return cls(settings, recover(settings, storage), post, on_stored, on_removed)
+        return cls(settings, recover(settings, storage, probe), post, on_stored, on_removed)
 
     def __init__(
         self,
@@ -86,8 +85,7 @@ class NvmeTier:
         self._calls = CallCounters()
         self._writes = WriterCounters()
         self._reads = ReaderCounters()
-        self._hidden: Counter[bytes] = Counter()  # entries a pending operation names
-        self._hidden_namespaces: Counter[str | None] = Counter()  # None: all of them
+        self._hiding = Hiding()
         log = Log(self._regions, self._index, sequence=recovered.sequence, counters=self._writes)
         space = Space(settings, self._regions, self._index, log, counters=self._writes)
         codec = Codec() if settings.compression == "auto" else None
@@ -112,10 +110,8 @@ class NvmeTier:
             self._calls.disk_errors += 1
             _log.error("nvme_disk_error action=locate reason=%s", error)
             found = [None] * len(entries)
-        live = self._regions.live
-        if self._hidden or self._hidden_namespaces:
-            found = [None if r is None or self._is_hidden(r) else r for r in found]
-        found = [None if r is None or r.region not in live else r for r in found]
+        live, hides = self._regions.live, self._hiding.hides
+        found = [None if r is None or r.region not in live or hides(r) else r for r in found]
         hits = len(found) - found.count(None)
         self._calls.hits += hits
         self._calls.misses += len(found) - hits
@@ -127,7 +123,6 @@ class NvmeTier:
         if not self._submit(Write(write, done)):
             self._calls.refused_writes += 1
             return False
-        self._hidden[write.entry] += 1
         return True
 
     def read(self, requests: Sequence[ExtentRead], done: ReadDone) -> bool:
@@ -148,18 +143,12 @@ class NvmeTier:
     def drop(self, entries: Sequence[bytes], done: Done) -> bool:
         """Removes entries; absent ones are fine. They are not located from now on; `done` comes
         once that is durable. `done(False)`: only until the process ends."""
-        if not self._submit(Drop(list(entries), done)):
-            return False
-        self._hidden.update(entries)
-        return True
+        return self._submit(Drop(list(entries), done))
 
     def clear(self, namespace: str | None, done: Done) -> bool:
         """Removes all entries of a namespace (digest in hex; "": string entries), or everything
         (None). As `drop`."""
-        if not self._submit(Clear(namespace, done)):
-            return False
-        self._hidden_namespaces[namespace] += 1
-        return True
+        return self._submit(Clear(namespace, done))
 
     def touch(self, entries: Sequence[bytes]) -> None:
         """Entries in use elsewhere: they are kept when their region goes. `read` does it itself."""
@@ -172,7 +161,7 @@ class NvmeTier:
         follow (b"" at first; b"" back: that was all)."""
         records, after = self._index.scan(after, limit)
         live = self._regions.live
-        return [r for r in records if r.region in live and not self._is_hidden(r)], after
+        return [r for r in records if r.region in live and not self._hiding.hides(r)], after
 
     def entries(self) -> Iterator[tuple[str, list[bytes]]]:
         """All entries, some hundred at a time, each group of one namespace. What comes and goes
@@ -234,54 +223,29 @@ class NvmeTier:
             _log.error("nvme_close_late timeout_s=%s", timeout_s)
 
     def _submit(self, operation: Operation) -> bool:
-        return self._writer.submit(operation)
+        if not self._writer.submit(operation):
+            return False
+        self._hiding.begin(operation)
+        return True
 
     def _touch(self, region_id: int, ordinal: int) -> None:
         region = self._regions.live.get(region_id)
         if region is not None:
             region.touch(ordinal)
 
-    def _is_hidden(self, record: EntryRecord) -> bool:
-        if record.entry in self._hidden:
-            return True
-        namespaces = self._hidden_namespaces
-        return bool(namespaces) and (None in namespaces or record.namespace in namespaces)
-
     def _drop_damaged(self, location: NvmeLocation) -> None:
         """A full queue does not matter: the next read finds the damage again."""
-        at = (location.region, location.ordinal)
-        if self._submit(Drop([location.entry], _ignore, at)):
-            self._hidden[location.entry] += 1
+        self._submit(Drop([location.entry], _ignore, (location.region, location.ordinal)))
 
     def _publish(self, outcome: Outcome) -> None:
         for operation, is_good in outcome.results:
-            self._unhide(operation, is_good)
+            self._hiding.end(operation, is_durable=is_good, next_sequence=outcome.next_sequence)
         if outcome.removed:
             self._on_removed(outcome.removed)
         if outcome.stored:
             self._on_stored(outcome.stored)
         for operation, is_good in outcome.results:
             operation.done(is_good)
-
-    def _unhide(self, operation: Operation, is_good: bool) -> None:
-        """A removal that is not durable stays hidden for as long as the process lives."""
-        if isinstance(operation, Write):
-            _uncount(self._hidden, operation.write.entry)
-        elif isinstance(operation, Drop):
-            if is_good:
-                for entry in operation.entries:
-                    _uncount(self._hidden, entry)
-            elif len(self._hidden) > _MAX_HIDDEN:
-                self._hidden_namespaces[None] += 1
-        elif isinstance(operation, Clear) and is_good:
-            _uncount(self._hidden_namespaces, operation.namespace)
-
-
-def _uncount(counts: Counter[_Key], key: _Key) -> None:
-    if counts[key] > 1:
-        counts[key] -= 1
-    else:
-        del counts[key]
 
 
 def _ignore(_: bool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from moontide.kvstore.nvme import ExtentRead, NvmeEntry, NvmeSettings, NvmeTier, NvmeWrite
+from moontide.kvstore.nvme.probe import Probe, scan
 from moontide.kvstore.nvme.storage import Storage
 from moontide.transfer import aligned_buffer, checksum
 
@@ -28,7 +29,7 @@ def names(start: int, stop: int, prefix: str = "k") -> list[bytes]:
 
 
 class Rig:
-    """`stored` and `removed` are what the callbacks told."""
+    """`stored` and `removed` are what the callbacks told. The index is probed in this process."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class Rig:
         capacity_bytes: int = 16 * MIB,
         region_bytes: int | None = MIB,
         storage: Storage | None = None,
+        probe: Probe = scan,
         **settings: object,
     ) -> None:
         self.calls: deque[Callable[[], None]] = deque()
@@ -54,6 +56,7 @@ class Rig:
             on_stored=self.stored.extend,
             on_removed=self.removed.extend,
             storage=storage,
+            probe=probe,
         )
 
     def wait(self, until: Callable[[], object]) -> None:
@@ -87,14 +90,20 @@ class Rig:
         for entry in entries:
             self.wait(lambda entry=entry: self.submit(entry, done=results.append))
             count += 1
+        self.hurry()
         self.wait(lambda: len(results) == count)
         return results
 
     def put(self, entry: bytes, data: Sequence[memoryview] | None = None, **how: object) -> bool:
         results: list[bool] = []
         assert self.submit(entry, data, results.append, **how)  # type: ignore[arg-type]  # forwarded
+        self.hurry()
         self.wait(lambda: results)
         return results[0]
+
+    def hurry(self) -> None:
+        """Ends the wait for company of what is queued."""
+        self.tier.drop([], lambda _: None)
 
     def get(self, entry: bytes) -> list[bytes | None] | None:
         """Extents, None for one that failed; None for a miss."""
