@@ -78,6 +78,8 @@ class Gate:
         self._check_proof(hello, visitor)
         version = _common_version(hello)
         client = _parse_client(hello.client)
+        if client == self._store.instance:
+            raise InvalidRequest(f"client id {client} is this store's own: give another nonce")
         shared_memory = self._shared_memory and visitor.pid > 0 and hello.boot_id == boot_id()
         self._last_owner += 1
         owner = OwnerId(self._last_owner)

@@ -79,6 +79,21 @@ class StoreFinding(StoreParts):
         ways = transports(self._catalog, found.blocks)
         return BlocksFound(found.blocks, found.shards, checksums, ticket, ways)
 
+    def covers(self, namespace: int, keys: Sequence[BlockKey], coverage: Sequence[Shard]) -> bool:
+        """Whether every block is committed or filling."""
+        check_chain(keys, coverage)
+        finder = self._finder(namespace, coverage, False)
+        return all(finder.block(key) is not None for key in keys)
+
+    def touch_blocks(
+        self, namespace: int, keys: Sequence[BlockKey], coverage: Sequence[Shard], now: float
+    ) -> None:
+        """The leading blocks that are here are about to be used: what is brought to follow them
+        must not take their place."""
+        check_chain(keys, coverage)
+        found = self._finder(namespace, coverage, False).prefix(keys)
+        self._entries.touch(reversed(found.slots), now)
+
     def missing(
         self, namespace: int, keys: Sequence[BlockKey], coverage: Sequence[Shard]
     ) -> list[int]:

@@ -64,9 +64,7 @@ class _Lookup:
         """Nobody need be asked, and there is nothing to wait for."""
         if not self._sources and not self._message.wait_s:
             return True
-        return not self._keys or not self._peer.store.missing(
-            self._message.namespace, self._keys, self._coverage
-        )
+        return self._peer.store.covers(self._message.namespace, self._keys, self._coverage)
 
     def find(self) -> wire.BlocksReply:
         message = self._message
@@ -89,6 +87,8 @@ class _Lookup:
 
     def start(self, respond: Respond) -> Callable[[], None]:
         self._respond = respond
+        peer, namespace = self._peer, self._message.namespace
+        peer.store.touch_blocks(namespace, self._keys, self._coverage, peer.clock())
         self._ask_next()
         return self._cancel
 

@@ -6,6 +6,7 @@
 A put never waits for the disk: what the backlog or the disk's queue cannot take stays in DRAM
 unflushed, and a sweep over the store offers it again, coldest first. Above the high watermark the
 coldest come before what was just written, so that eviction finds entries that lie on disk already.
+After a failed write the disk gets one entry at a time until it takes one again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ MAX_WRITING_ENTRIES = 4096
 """Leaves room in the disk's queue for removals."""
 MAX_STARTED_AT_ONCE = 256
 """Writes begun before others get the loop."""
-SWEEP_ENTRIES = 1024
+SWEEP_ENTRIES = 8192
+"""More than are being written: a sweep finds those, too."""
 SWEEP_SECONDS = 0.5
 HIGH_WATERMARK = 0.85
 RETRY_SECONDS = 1.0
@@ -57,7 +59,9 @@ class Demoter:
         self._writing_bytes = 0
         self._left_out = False  # something unflushed may be in no backlog
         self._paused_until = 0.0
-        self._swept_at = 0.0
+        self._suspect = False  # the last write failed
+        self._sweep_seconds = SWEEP_SECONDS
+        self._next_sweep = 0.0
         self._max_bytes = min(
             MAX_WRITING_BYTES, int(MAX_WRITING_RATIO * store.settings.capacity_bytes)
         )
@@ -76,16 +80,16 @@ class Demoter:
 
     def tick(self, now: float) -> None:
         """Every 100 ms."""
-        if self._is_high() or (self._left_out and not self._backlog):
+        wanted = self._is_high() if self._backlog else self._left_out
+        if wanted and now >= self._next_sweep:
             self._sweep(now)
         self.pump()
 
     def sweep_all(self) -> None:
         """The process is about to end: whatever is not on disk goes there now."""
         self._store.reoffer_retired()
-        self._paused_until = 0.0
-        self._left_out = True
-        self._sweep(self._clock(), at_once=True)
+        self._paused_until = self._sweep_seconds = 0.0
+        self._sweep(self._clock())
         self.pump()
 
     def pump(self) -> None:
@@ -107,24 +111,21 @@ class Demoter:
         self._wake()
 
     def _is_busy(self) -> bool:
+        if self._suspect and self._writing:
+            return True
         return self._writing_bytes >= self._max_bytes or len(self._writing) >= MAX_WRITING_ENTRIES
 
     def _is_high(self) -> bool:
         store = self._store
         return store.used_bytes > HIGH_WATERMARK * store.settings.capacity_bytes
 
-    def _sweep(self, now: float, *, at_once: bool = False) -> None:
-        """Puts the coldest unflushed entries first."""
-        if not at_once and now < self._swept_at + SWEEP_SECONDS:
-            return
-        self._swept_at = now
-        found = self._store.unflushed(SWEEP_ENTRIES)
-        if not self._backlog:
-            self._left_out = len(found) == SWEEP_ENTRIES
-        self._backlog.extendleft(reversed(found))
-        while len(self._backlog) > MAX_BACKLOG:
-            self._backlog.pop()
-            self._left_out = True
+    def _sweep(self, now: float) -> None:
+        """The backlog becomes the coldest unflushed entries. What it held and they do not is found
+        by the next sweep."""
+        self._next_sweep = now + self._sweep_seconds
+        self._backlog.clear()
+        self._backlog.extend(self._store.unflushed(SWEEP_ENTRIES))
+        self._left_out = len(self._backlog) == SWEEP_ENTRIES
 
     def _begin(self, entry: Demotable) -> bool:
         """False: the disk takes no more now."""
@@ -158,8 +159,11 @@ class Demoter:
             self._store.mark_flushed(entry.slot, entry.generation)
         else:
             self._left_out = True
-            self._paused_until = self._clock() + RETRY_SECONDS
-            logger.warning("demotion failed entry=%s", name[:40].hex())
+            now = self._clock()
+            if now >= self._paused_until:
+                logger.warning("demotion failed entry=%s", name[:40].hex())
+            self._paused_until = now + RETRY_SECONDS
+        self._suspect = not stored
         self._wake()
 
     def _end(self, entry: Demotable, name: bytes) -> None:

@@ -62,10 +62,6 @@ class NvmeSource:
             if not promotion.pump():
                 break
 
-    @property
-    def is_idle(self) -> bool:
-        return all(each.is_over for each in self._promotions)
-
     # -- blocks -----------------------------------------------------------------------
 
     def prepare(self, request: BlocksWanted, then: Then) -> None:
