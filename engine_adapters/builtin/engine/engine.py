@@ -29,6 +29,7 @@ from .store_connector import StoreConnector
 _log = logging.getLogger(__name__)
 
 _LONGEST_IDLE_S = 1.0
+_DRAIN_S = 0.5
 
 
 @dataclass(slots=True)
@@ -167,6 +168,7 @@ class Engine:
         self._inbox.close()  # nothing is sent any more
         message = f"the engine failed: {error}" if error else "the worker is shutting down"
         self._fail_all(message)
+        self._connector.drain(_DRAIN_S)
         if error is not None:
             self._on_death(error)
 

@@ -75,6 +75,12 @@ class StoreConnector:
         """Instance of the daemon seen last; empty before the first."""
         return self._desk.door.daemon()
 
+    def drain(self, seconds: float) -> None:
+        """Waits for results that are still due, so that what they bring is given back. For the end,
+        when every sequence is forgotten."""
+        deadline = time.monotonic() + seconds
+        self._desk.wait_until(lambda: not self._desk.num_outstanding, deadline, lambda: True)
+
     # -- sequences ----------------------------------------------------------------------
 
     def lookup(self, sequence: Sequence) -> None:
