@@ -24,7 +24,7 @@ from .records import EntryRecord, index_key, record_size, seal, unseal
 from .storage import Storage
 
 VERSION = 1
-DATA_FILE = "data.mdb"
+DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"
 MAX_RECORD_BYTES = 2048
 CHUNK_RECORDS = 1000
 _PART_BYTES = MAX_RECORD_BYTES - 8

@@ -115,7 +115,7 @@ def encode_batch_header(header: BatchHeader, nonce: bytes) -> bytes:
 
 def peek_batch_header(page: bytes, nonce: bytes, offset: int) -> int:
     """Header size that the first page of a batch at `offset` claims. Raises Corrupt."""
-    if page[:8] != _BATCH_MAGIC or page[8 : 8 + NONCE_BYTES] != nonce:
+    if len(page) < _BATCH.size or page[:8] != _BATCH_MAGIC or page[8 : 8 + NONCE_BYTES] != nonce:
         raise Corrupt(f"no batch header at {offset}")
     _, _, _, at, _, size, _ = _BATCH.unpack_from(page)
     if at != offset or size % PAGE_BYTES or size == 0:
@@ -125,6 +125,8 @@ def peek_batch_header(page: bytes, nonce: bytes, offset: int) -> int:
 
 def decode_batch_header(data: bytes) -> BatchHeader:
     """Raises Corrupt."""
+    if len(data) < _BATCH.size:
+        raise Corrupt(f"batch header of {len(data)} bytes")
     _, _, sequence, offset, num_bytes, size, num_records = _BATCH.unpack_from(data)
     position = _BATCH.size
     records = []

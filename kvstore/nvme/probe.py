@@ -61,7 +61,10 @@ def scan(directory: Path) -> Verdict:
     size = file.stat().st_size
     try:
         index = NvmeIndex(directory, size, Storage(), readonly=True)
-        index.check_integrity()
+        try:
+            index.check_integrity()
+        finally:
+            index.close()
     except (UnknownVersion, lmdb.VersionMismatchError):
         return Verdict.OTHER_VERSION
     except (lmdb.Error, Corrupt):

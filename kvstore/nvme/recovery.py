@@ -9,7 +9,6 @@ agreement records of regions that are gone are dropped, files without a batch re
 from __future__ import annotations
 
 import logging
-import shutil
 from dataclasses import dataclass
 
 import lmdb
@@ -18,7 +17,7 @@ from moontide.transfer.types import PAGE_BYTES
 
 from ..errors import Corrupt
 from .committer import remove_namespace
-from .index import NvmeIndex, Position, Put, Remove, file_bytes
+from .index import DATA_FILE, LOCK_FILE, NvmeIndex, Position, Put, Remove, file_bytes
 from .log import changes_of
 from .log_format import BatchHeader, RecordKind, UnknownVersion
 from .probe import Probe, Verdict
@@ -74,8 +73,9 @@ def _open_index(
         regions.set_aside(path)
     elif verdict is Verdict.DAMAGED:
         _log.warning("nvme_index_damaged path=%s", path)
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+    if path.is_dir():
+        for name in (DATA_FILE, LOCK_FILE):
+            (path / name).unlink(missing_ok=True)
     elif path.exists() or path.is_symlink():
         regions.set_aside(path)
     return NvmeIndex(path, settings.index_map_bytes, storage), True

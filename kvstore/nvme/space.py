@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from moontide.transfer import aligned_buffer, sync_directory
 from moontide.transfer.types import PAGE_BYTES, align_up
@@ -74,7 +75,7 @@ class Space:
             victim = self._regions.oldest()
             if victim is None:
                 return
-            self._evict(victim, budget=0)
+            self._evict(victim, _Budget())
 
     def remove_all(self) -> None:
         """Every region goes, and with them all entries."""
@@ -113,14 +114,17 @@ class Space:
             victim = self._regions.oldest()
             if victim is None:
                 raise OSError(errno.ENOSPC, "no room for a region within capacity and floor")
-            self._evict(victim, budget=0)
+            self._evict(victim, _Budget())
         self._create()
         index_bytes = self._index.file_bytes()
         ahead = size + max(0, index_bytes - self._index_bytes)
         self._index_bytes = index_bytes
-        budget = min(size // 2, size - PAGE_BYTES - needed)
+        budget = _Budget(
+            num_bytes=min(size // 2, size - PAGE_BYTES - needed),
+            num_records=self._settings.region_records // 2,
+        )
         while self._lacks_room_for(ahead) and (victim := self._regions.oldest()) is not None:
-            budget -= self._evict(victim, budget=budget)
+            self._evict(victim, budget)
             if self._regions.active is None:  # carrying over failed
                 self._create()
 
@@ -135,7 +139,7 @@ class Space:
                     raise
                 _log.warning("nvme_disk_full evicting=%d", victim.id)
                 self._counters.disk_errors += 1
-                self._evict(victim, budget=0)
+                self._evict(victim, _Budget())
 
     def _lacks_room_for(self, num_bytes: int) -> bool:
         excess = self._regions.excess_bytes(self._index.file_bytes(), wanted=num_bytes)
@@ -148,31 +152,30 @@ class Space:
             or self._index.num_entries() > self._settings.entry_limit
         )
 
-    def _evict(self, region: Region, *, budget: int) -> int:
-        """Removes a region after carrying hot entries over, in at most `budget` bytes of the active
-        region; returns how many it took."""
-        used = 0
+    def _evict(self, region: Region, budget: _Budget) -> None:
+        """Removes a region after carrying hot entries over into the active one, within `budget`."""
         try:
-            for items in self._hot_items(region):
+            for items in self._hot_items(region, budget.num_records):
                 size = batch_bytes(items)
-                if used + size > budget:
+                if size > budget.num_bytes:
                     break
                 self._log.commit(items)
-                used += size
+                budget.num_bytes -= size
+                budget.num_records -= len(items)
                 self._counters.reinserted += len(items)
         except DISK_ERRORS as error:
             self._counters.disk_errors += 1
             _log.warning("nvme_carry_over_failed region=%d reason=%s", region.id, error)
         self._remove(region)
         self.purge()
-        return used
 
     def _remove(self, region: Region) -> bool:
         self._unpurged.append(region.id)
         return self._regions.remove(region)
 
-    def _hot_items(self, region: Region) -> Iterator[list[Item]]:
-        ordinals = region.hot_ordinals()
+    def _hot_items(self, region: Region, most: int) -> Iterator[list[Item]]:
+        """Up to `most` entries that were touched, in batches of about 8 MiB."""
+        ordinals = region.hot_ordinals()[:most]
         items: list[Item] = []
         num_bytes = 0
         for start in range(0, len(ordinals), CHUNK_RECORDS):
@@ -186,6 +189,14 @@ class Space:
             if items:
                 yield items
                 items, num_bytes = [], 0
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What may still be carried over. None by default."""
+
+    num_bytes: int = 0
+    num_records: int = 0
 
 
 def _stored_bytes(region: Region, record: EntryRecord) -> memoryview:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, StoreUnavailable
 from .codec import Codec
 from .committer import Committer
 from .counters import CallCounters, ReaderCounters, WriterCounters
@@ -61,10 +62,17 @@ class NvmeTier:
         probe: Probe = probe,
     ) -> NvmeTier:
         """Recovers what the directory holds; whoever calls holds the lock on it. Blocks: about 30 s
-        for 10^6 entries. `storage` and `probe` are the ways to the disk. Raises OSError, FileFailed
-        or lmdb.Error when it cannot be used."""
+        for 10^6 entries. `storage` and `probe` are the ways to the disk. Raises StoreUnavailable
+        when it cannot be used."""
         storage = storage or Storage()
-        return cls(settings, recover(settings, storage, probe), post, on_stored, on_removed)
+        try:
+            recovered = recover(settings, storage, probe)
+            return cls(settings, recovered, post, on_stored, on_removed)
+        except DISK_ERRORS as error:
+            raise StoreUnavailable(
+                f"the NVMe tier cannot use {settings.directory}: {error}; repair or free the disk, "
+                "or give another directory"
+            ) from error
 
     def __init__(
         self,
@@ -214,8 +222,9 @@ class NvmeTier:
     def close(self, timeout_s: float) -> None:
         """Blocks until what is queued is durable, at most so long; the rest fails. Call it once;
         outstanding `done`s still go through `post`. No other call may follow."""
-        readers_ended = self._reader.close(timeout_s)
+        deadline = time.monotonic() + timeout_s
         writer_ended = self._writer.close(timeout_s)
+        readers_ended = self._reader.close(max(1.0, deadline - time.monotonic()))
         if readers_ended and writer_ended:
             self._regions.close()
             self._index.close()

@@ -65,6 +65,16 @@ def test_entry_limit_evicts(open_tier: OpenTier) -> None:
     assert 0 < rig.tier.stats().entries <= 50
 
 
+def test_entry_limit_of_one_region_record_keeps_hot_ones_from_stopping_it(
+    open_tier: OpenTier,
+) -> None:
+    rig = open_tier(max_entries=8)
+    for entry in names(0, 40):
+        assert rig.put(entry)
+        rig.tier.touch(names(0, 40))
+    assert 0 < rig.tier.stats().entries <= 8
+
+
 def test_free_space_floor_is_kept(open_tier: OpenTier, tmp_path: Path) -> None:
     """The floor asks for all that is free now, but for two regions."""
     free = Storage().free_bytes(tmp_path)

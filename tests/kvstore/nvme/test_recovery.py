@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from moontide.kvstore.errors import StoreUnavailable
 from moontide.kvstore.nvme.log_format import VERSION, RegionHeader, encode_region_header
 
 from .conftest import OpenTier
@@ -203,7 +204,7 @@ def test_smaller_capacity_keeps_the_newest(open_tier: OpenTier, tmp_path: Path) 
 
 def test_unusable_directory_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(StoreUnavailable, match=r"cannot use .*file"):
         Rig(tmp_path / "file")
 
 
