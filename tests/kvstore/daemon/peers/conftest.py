@@ -1,4 +1,4 @@
-"""Two stores of one cluster that the tests of a module share, with a client each."""
+"""Two stores of one cluster that tests share, with a client each."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pytest
 
 from moontide.kvstore import BlockStore
 
-from ....store_process import StartStore, StoreProcess, start_nodes
+from ....store_process import StoreProcess, start_nodes, store_processes
 from ...client.helpers import NAMESPACE, client_of, wait_until
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    module_store_daemon: StartStore, tmp_path_factory: pytest.TempPathFactory
-) -> list[StoreProcess]:
+@pytest.fixture(scope="session")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[StoreProcess]]:
     folder: Path = tmp_path_factory.mktemp("cluster")
-    return start_nodes(module_store_daemon, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
+    with store_processes(folder) as start:
+        yield start_nodes(start, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
 
 
 @pytest.fixture
