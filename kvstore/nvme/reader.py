@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from moontide.transfer import aligned_buffer, checksum, copy, is_aligned
@@ -43,12 +43,28 @@ class _Read(NamedTuple):
 
 
 class _Batch:
-    """Reads given together; the last run to end reports."""
+    """Reads given together. A thread plans it into runs, any thread takes a run, and the last run
+    to end reports."""
 
-    def __init__(self, num_reads: int, num_runs: int, done: Callable[[list[bool]], None]) -> None:
-        self.results = [False] * num_reads
-        self.runs_left = num_runs
+    def __init__(
+        self,
+        requests: Sequence[ExtentRead],
+        regions: Mapping[int, Region],
+        done: Callable[[list[bool]], None],
+    ) -> None:
+        self.requests = requests
+        self.regions = regions
         self.done = done
+        self.results = [False] * len(requests)
+        self.runs_left = 1
+
+    def plan(self) -> list[_Run]:
+        runs = [
+            _Run(self, self.regions.get(reads[0].location.region), reads)
+            for reads in _runs(self.requests)
+        ]
+        self.runs_left = len(runs)
+        return runs
 
 
 class _Run(NamedTuple):
@@ -73,7 +89,7 @@ class Reader:
         self._max_extents = max_extents
         self._on_damaged = on_damaged
         self._counters = counters
-        self._queue: deque[_Run] = deque()
+        self._queue: deque[_Batch | _Run] = deque()
         self._pending = 0  # extents queued or being read
         self._changed = threading.Condition()
         self._closing = False
@@ -91,35 +107,33 @@ class Reader:
     def submit(
         self,
         requests: Sequence[ExtentRead],
-        regions: dict[int, Region],
+        regions: Mapping[int, Region],
         done: Callable[[list[bool]], None],
     ) -> bool:
-        """False: the queue is full. A batch of any size is taken when nothing else is pending.
-        Raises Corrupt when a location's table makes no sense."""
-        runs = _runs(requests)
-        batch = _Batch(len(requests), len(runs), done)
+        """False: the queue is full. A batch of any size is taken when nothing else is pending."""
         with self._changed:
             if self._closing:
                 return False
             if self._pending and self._pending + len(requests) > self._max_extents:
                 return False
             self._pending += len(requests)
-            for reads in runs:
-                self._queue.append(_Run(batch, regions.get(reads[0].location.region), reads))
-            self._changed.notify(len(runs))
-        if not runs:
-            done([])
+            self._queue.append(_Batch(requests, regions, done))
+            self._changed.notify()
         return True
 
     def close(self, timeout_s: float) -> bool:
-        """Queued reads fail; those under way end. Returns whether all threads have ended."""
+        """Queued reads fail, those that a thread has begun end. Returns whether all threads have
+        ended."""
         with self._changed:
             self._closing = True
             rest = list(self._queue)
             self._queue.clear()
             self._changed.notify_all()
-        for run in rest:
-            self._finish(run, [])
+        for item in rest:
+            if isinstance(item, _Batch):
+                self._finish(item, len(item.requests), [])
+            else:
+                self._finish(item.batch, len(item.reads), [])
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -127,19 +141,39 @@ class Reader:
 
     def _work(self) -> None:
         desk = _Desk()
-        while True:
-            with self._changed:
-                while not self._queue and not self._closing:
-                    self._changed.wait()
-                if not self._queue:
-                    return
-                run = self._queue.popleft()
+        while (item := self._next()) is not None:
+            run = self._plan(item) if isinstance(item, _Batch) else item
+            if run is None:
+                continue
             good: list[_Read] = []
             try:
                 good = self._read(run, desk)
             except Exception:  # noqa: BLE001  boundary of a reader's thread: the run fails
                 _log.exception("nvme_reader_failed extents=%d", len(run.reads))
-            self._finish(run, good)
+            self._finish(run.batch, len(run.reads), good)
+
+    def _next(self) -> _Batch | _Run | None:
+        """None: closed."""
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            return self._queue.popleft() if self._queue else None
+
+    def _plan(self, batch: _Batch) -> _Run | None:
+        """A run of the batch for this thread; the others are queued before later batches."""
+        try:
+            runs = batch.plan()
+        except Exception:  # noqa: BLE001  boundary of a reader's thread: the batch fails
+            _log.exception("nvme_reader_failed extents=%d", len(batch.requests))
+            runs = []
+        if not runs:
+            batch.runs_left = 1
+            self._finish(batch, len(batch.requests), [])
+            return None
+        with self._changed:
+            self._queue.extendleft(reversed(runs[1:]))
+            self._changed.notify(len(runs) - 1)
+        return runs[0]
 
     def _read(self, run: _Run, desk: _Desk) -> list[_Read]:
         """The reads whose destination now holds verified bytes."""
@@ -181,13 +215,12 @@ class Reader:
             )
             self._on_damaged(location)
 
-    def _finish(self, run: _Run, good: Sequence[_Read]) -> None:
-        batch = run.batch
+    def _finish(self, batch: _Batch, num_reads: int, good: Sequence[_Read]) -> None:
         with self._changed:
             for read in good:
                 batch.results[read.position] = True
                 self._counters.bytes_out += read.extent.length
-            self._pending -= len(run.reads)
+            self._pending -= num_reads
             batch.runs_left -= 1
             is_last = batch.runs_left == 0
         if is_last:
