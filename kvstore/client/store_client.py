@@ -100,7 +100,9 @@ class StoreClient:
         timeout_s: float | None = None,
     ) -> PutResult:
         """Stores all bytes of a contiguous buffer. Under an existing key: `keep` leaves it
-        (EXISTS), `replace` replaces it, `error` raises Conflict. FULL means retry later."""
+        (EXISTS), `replace` replaces it, `error` raises Conflict. FULL means retry later.
+        `replicas`: complete copies on as many nodes, of which the cluster must have enough; FULL
+        also when there could not be so many yet: what was stored stays."""
         (result,) = self.put_many(
             [(key, data)],
             if_exists=if_exists,

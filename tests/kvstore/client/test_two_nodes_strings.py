@@ -1,0 +1,101 @@
+"""String entries of one cluster: put at one node, read, replaced and removed at the other."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moontide.kvstore import PutStatus, StoreClient, StoreTimeout
+
+from ...store_process import StartStore, StoreProcess, start_nodes
+from .helpers import client_of, wait_until
+
+FLAGS = ("--dram", "32MiB", "--segment", "4MiB")
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    module_store_daemon: StartStore, tmp_path_factory: pytest.TempPathFactory
+) -> list[StoreProcess]:
+    return start_nodes(module_store_daemon, tmp_path_factory.mktemp("cluster"), 2, *FLAGS)
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def reading_client(
+    request: pytest.FixtureRequest, nodes: list[StoreProcess]
+) -> Iterator[StoreClient]:
+    """Nothing is held or on its way at the end."""
+    with client_of(nodes[1], request.param) as client:
+        yield client
+        wait_until(lambda: not any(client.stats()[name] for name in ("pins", "in_flight")))
+
+
+def test_string_entries_of_one_node_are_read_at_the_other(
+    nodes: list[StoreProcess], reading_client: StoreClient
+) -> None:
+    small, large = b"small", bytes(range(256)) * 1024
+    with client_of(nodes[0]) as other:
+        other.remove_many(["small", "large"])
+        other.put_many([("small", small), ("large", large)])
+        wait_until(lambda: reading_client.exists_many(["small", "large"]) == [True, True])
+        assert reading_client.get_many(["small", "large", "absent"]) == [small, large, None]
+        assert reading_client.size("large") == len(large)
+        buffer = bytearray(len(large))
+        assert reading_client.get_into("large", buffer) == len(large)
+        assert buffer == large
+        view = reading_client.view("large")
+        assert view is not None
+        with view:
+            assert view.data == large
+        assert reading_client.remove("large")
+        wait_until(lambda: not other.exists("large"))
+        assert other.get("large") is None
+        assert other.remove("small")
+        wait_until(lambda: not reading_client.exists("small"))
+
+
+def test_a_replaced_entry_is_replaced_everywhere(
+    nodes: list[StoreProcess], reading_client: StoreClient
+) -> None:
+    with client_of(nodes[0]) as other:
+        other.put("key", b"old", if_exists="replace")
+        wait_until(lambda: reading_client.get("key") == b"old")
+        assert reading_client.put("key", b"new", if_exists="replace").status is PutStatus.STORED
+        wait_until(lambda: other.get("key") == b"new")
+        assert reading_client.get("key") == b"new"
+        assert other.put("key", b"kept").status is PutStatus.EXISTS
+        reading_client.remove("key")
+        wait_until(lambda: not other.exists("key"))
+
+
+def test_a_second_copy_outlives_the_first(store_daemon: StartStore, tmp_path: Path) -> None:
+    one, two = start_nodes(store_daemon, tmp_path, 2, *FLAGS)
+    small, large = b"small", bytes(range(256)) * 1024
+    with client_of(one) as first, client_of(two) as second:
+        wait_until(lambda: first.stats()["peers"]["up"] == ["node-b"])
+        results = first.put_many([("small", small), ("large", large)], replicas=2)
+        assert [result.status for result in results] == [PutStatus.STORED] * 2
+        one.kill()
+        assert second.get_many(["small", "large"]) == [small, large]
+
+
+def test_r21_a_stopped_peer_costs_a_get_its_deadline_and_no_more(
+    nodes: list[StoreProcess], reading_client: StoreClient
+) -> None:
+    reading_client.put("here", b"here")
+    nodes[0].signal(signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        for key, value in (("here", b"here"), ("nowhere", None)):
+            with contextlib.suppress(StoreTimeout):
+                assert reading_client.get(key, timeout_s=0.5) == value
+        assert time.monotonic() - started < 2 * 0.55 + 0.3
+        assert reading_client.get("here") == b"here"
+    finally:
+        nodes[0].signal(signal.SIGCONT)
+    reading_client.remove("here")
