@@ -111,6 +111,18 @@ class RunningCluster:
     def workers(self, role: str | None = None) -> list[str]:
         return [w["id"] for w in self.state["workers"] if role in (None, w["role"])]
 
+    def busy_workers(self, role: str) -> list[str]:
+        """Those that requests are at, as the Conductor knows."""
+        known = self.ask("GET", f"{self.conductor}/v1/cluster")["workers"]
+        return [w["id"] for w in known if w["role"] == role and w["open_requests"]]
+
+    def metric(self, name: str) -> float:
+        """Of the Conductor, without labels."""
+        with self._exchange("GET", f"{self.conductor}/metrics", None, {}) as response:
+            lines = response.read().decode().splitlines()
+        [value] = [line.split()[1] for line in lines if line.split()[0] == name]
+        return float(value)
+
     def pid(self, name: str) -> int:
         """Of a node, of a worker, or of `conductor`."""
         state = self.state

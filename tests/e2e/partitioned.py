@@ -14,7 +14,7 @@ from typing import Any
 
 from ..cluster_process import MOONTIDE, SMALL, STOP_SECONDS, RunningCluster, clean_environment
 from .networks import HERE, NODES, Networks, address
-from .rounds import OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, run_round
+from .rounds import LOST, OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, run_round
 
 ROLES = {1: "prefill", 2: "decode"}
 DATA, ADMIN, WORKER, CONDUCTOR = 7420, 7421, 7440, 7400
@@ -130,7 +130,7 @@ def main(folder: Path, model: Path, rounds: range) -> None:
 
         cluster.start(stack)
         for number in rounds:
-            run_round(cluster, Fault(link_cut, range(OUTPUT_TOKENS)), random.Random(number))
+            run_round(cluster, Fault(link_cut, range(OUTPUT_TOKENS), LOST), random.Random(number))
 
 
 if __name__ == "__main__":

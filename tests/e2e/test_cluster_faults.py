@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..cluster_process import ClusterProcess, RunningCluster
-from .rounds import OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, run_round
+from .rounds import LOST, OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, run_round
 
 ROUNDS = 10
 
@@ -37,8 +37,11 @@ def started(folder: Path, model: Path) -> ClusterProcess:
 
 @contextlib.contextmanager
 def killed_decode_worker(cluster: RunningCluster, rng: random.Random) -> Iterator[None]:
-    cluster.kill(rng.choice(cluster.workers("decode")))
+    """One that decodes: what it was at goes on elsewhere."""
+    resumes = cluster.metric("moontide_conductor_resumes_total")
+    cluster.kill(rng.choice(cluster.busy_workers("decode")))
     yield
+    assert cluster.metric("moontide_conductor_resumes_total") > resumes
 
 
 @contextlib.contextmanager
@@ -59,8 +62,8 @@ def killed_store(cluster: RunningCluster, rng: random.Random) -> Iterator[None]:
 
 
 FAULTS = {
-    "decode_worker_killed": Fault(killed_decode_worker, range(1, OUTPUT_TOKENS)),
-    "prefill_worker_stopped": Fault(stopped_prefill_worker, range(2)),
+    "decode_worker_killed": Fault(killed_decode_worker, range(1, OUTPUT_TOKENS // 2)),
+    "prefill_worker_stopped": Fault(stopped_prefill_worker, range(2), LOST),
     "store_killed": Fault(killed_store, range(OUTPUT_TOKENS)),
 }
 faults = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
