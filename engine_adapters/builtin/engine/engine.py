@@ -14,14 +14,14 @@ from torch import Tensor
 
 from ..errors import InvalidRequest
 from ..model import KVTensors, LoadedModel, Sampling, SequenceChunk, sample
-from .handoffs import HandoffClock
 from .inbox import Inbox
+from .intake import Intake
 from .output import Output, OutputText, Piece, Reserved, Sink
 from .page_pool import PagePool
 from .plan import Chunk, Limits, StepPlan
 from .readiness import wait_readable
 from .scheduler import KeysOf, Scheduler
-from .sequence import FinishReason, Handoff, Phase, SendHandoff, Sequence
+from .sequence import FinishReason, Handoff, SendHandoff, Sequence
 from .stats import EngineStats, Totals
 from .step import StepCut, StepTransfers
 from .store_connector import StoreConnector
@@ -64,8 +64,8 @@ class Engine:
         self._scheduler = Scheduler(limits, PagePool(tensors.num_pages), keys_of)
         self._on_death = on_death
         self._requests: dict[int, _Request] = {}  # engine thread
-        self._handoffs = HandoffClock(connector.settings.handoff_timeout_s)
         self._totals = Totals()
+        self._intake = Intake(self._scheduler, connector, self._totals)
         self._inbox = Inbox(limits.max_running + limits.max_waiting)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -174,18 +174,11 @@ class Engine:
 
     def _turn(self) -> None:
         self._inbox.run_commands()
-        self._take_answers()
-        for load in self._connector.fill():
-            self._loaded(load.sequence, load.valid_blocks)
-        for sequence in self._handoffs.expired(time.monotonic()):
+        for sequence in self._intake.collect():
             self._fail_handoff(sequence)
         plan = self._scheduler.plan()
-        for sequence in plan.preempted:
-            self._connector.forget(sequence)
-            if sequence.phase is Phase.LOOKUP:
-                self._connector.lookup(sequence)
-        for sequence in plan.loads:
-            self._begin_loading(sequence)
+        for sequence in self._intake.follow(plan):
+            self._requests[sequence.sequence_id].sink(Reserved())
         if plan.chunks:
             self._step(plan)
         self._connector.publish(self._scheduler.pool)
@@ -196,77 +189,26 @@ class Engine:
     def _wait(self) -> None:
         if self._inbox.closed:
             return  # its wake-up may have been taken by now
-        seconds = min(
-            _LONGEST_IDLE_S,
-            self._connector.seconds_to_deadline(),
-            self._handoffs.seconds_to_deadline(time.monotonic()),
-        )
+        seconds = min(_LONGEST_IDLE_S, self._intake.seconds_to_deadline())
         wait_readable([self._inbox.fileno(), *self._connector.filenos()], seconds)
 
     def _add(self, request: _Request) -> None:
         sequence = request.sequence
         self._requests[sequence.sequence_id] = request
-        self._scheduler.add(sequence)
+        self._intake.add(sequence)
         text, finish = request.left_over
         if finish is not None:
             self._finish(request, Output(text, (), finish, sequence.reuse))
-        elif sequence.phase is Phase.LOOKUP:
-            self._connector.lookup(sequence)
-
-    # -- loads beside the batch -------------------------------------------------------
-
-    def _take_answers(self) -> None:
-        for sequence, found in self._connector.poll():
-            if sequence.phase is Phase.LOADING:
-                sequence.found = found
-                self._fill_pages(sequence)
-            else:
-                self._scheduler.lookup_done(sequence, found)
-
-    def _begin_loading(self, sequence: Sequence) -> None:
-        """Its pages are its own from now on."""
-        load = sequence.loading
-        assert load is not None
-        if not sequence.is_received:
-            self._fill_pages(sequence)
-            return
-        if self._handoffs.begin(sequence, time.monotonic()):
-            self._requests[sequence.sequence_id].sink(Reserved())
-        if load:
-            self._connector.fetch(sequence, load)
-        else:
-            self._loaded(sequence, 0)
-
-    def _fill_pages(self, sequence: Sequence) -> None:
-        load, found = sequence.loading, sequence.found
-        assert load is not None
-        blocks = range(load.start, min(load.stop, found.stop if found else 0))
-        if not blocks or not self._connector.begin_background_load(sequence, blocks):
-            self._loaded(sequence, 0)
-
-    def _loaded(self, sequence: Sequence, valid_blocks: int) -> None:
-        assert sequence.loading is not None
-        self._totals.recomputed += valid_blocks < len(sequence.loading)
-        self._scheduler.loaded(sequence, valid_blocks)
 
     def _take_first_token(self, sequence_id: int, token_id: int) -> None:
         request = self._requests.get(sequence_id)
         if request is None or not request.sequence.is_received:
             return
-        sequence = request.sequence
-        self._handoffs.end(sequence)
         text, finish = request.output.resume([token_id])
-        if finish is not None:
-            self._finish(request, Output(text, (), finish, sequence.reuse))
-            return
-        self._scheduler.give_first_token(sequence, token_id)
-        self._connector.hurry(sequence)
-
-    def _fail_handoff(self, sequence: Sequence) -> None:
-        request = self._requests[sequence.sequence_id]
-        seconds = self._connector.settings.handoff_timeout_s
-        message = f"no first token came within {seconds:g} s of the pages being reserved"
-        self._finish(request, Output("", (), "error", sequence.reuse, message))
+        if finish is None:
+            self._intake.give_first_token(request.sequence, token_id)
+        else:
+            self._finish(request, Output(text, (), finish, request.sequence.reuse))
 
     # -- steps ------------------------------------------------------------------------
 
@@ -329,6 +271,12 @@ class Engine:
 
     # -- ends -------------------------------------------------------------------------
 
+    def _fail_handoff(self, sequence: Sequence) -> None:
+        seconds = self._connector.settings.handoff_timeout_s
+        message = f"no first token came within {seconds:g} s of the pages being reserved"
+        request = self._requests[sequence.sequence_id]
+        self._finish(request, Output("", (), "error", sequence.reuse, message))
+
     def _finish_id(self, sequence_id: int, reason: FinishReason) -> None:
         request = self._requests.get(sequence_id)
         if request is not None:
@@ -338,9 +286,7 @@ class Engine:
         """Frees everything the request held, then says so."""
         sequence = request.sequence
         del self._requests[sequence.sequence_id]
-        self._scheduler.finish(sequence)
-        self._connector.forget(sequence)
-        self._handoffs.end(sequence)
+        self._intake.finish(sequence)
         if last.finish == "abort":
             self._totals.aborted += 1
         else:

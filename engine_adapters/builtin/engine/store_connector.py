@@ -61,7 +61,7 @@ class StoreConnector:
         is_left_alone = self._desk.breaker.is_open and not self._background
         if is_left_alone or not self._desk.num_outstanding:
             return []
-        fileno = self._desk.attempt(lambda: self._desk.kv.fileno())
+        fileno = self._desk.fileno()
         return [] if fileno is None else [fileno]
 
     def seconds_to_deadline(self) -> float:

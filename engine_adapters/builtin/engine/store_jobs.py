@@ -103,6 +103,11 @@ class JobDesk:
             if on_result is not None:
                 on_result(result)
 
+    def fileno(self) -> int | None:
+        """Readable when results are there; None while the store is away or closed."""
+        fileno = self.attempt(lambda: self.kv.fileno())
+        return None if fileno is None or fileno < 0 else fileno
+
     def wait_until(
         self, ready: Callable[[], bool], deadline: float, is_wanted: Callable[[], bool]
     ) -> bool:
@@ -110,7 +115,7 @@ class JobDesk:
         given up on meanwhile, or nobody wants it any more."""
         while not ready():
             left = deadline + GRACE_S - time.monotonic()
-            fileno = self.attempt(lambda: self.kv.fileno())
+            fileno = self.fileno()
             if left <= 0 or fileno is None or self.breaker.is_open or not is_wanted():
                 return False
             wait_readable([fileno], min(left, LOOK_S))

@@ -13,6 +13,7 @@ from moontide.engine_adapters.builtin.model import LoadedModel, load_model
 from moontide.engine_adapters.builtin.worker.build import namespace_of
 from moontide.kvstore import Namespace, StoreClient, connect
 
+from ...kvstore.client.helpers import wait_until
 from ...kvstore.daemon.warm import admin_of, wait_flushed
 from ...store_process import StartStore, StoreProcess, await_linked, start_nodes
 from ..model.tiny_models import Reference, save_random
@@ -91,8 +92,9 @@ def stores(
 @pytest.fixture
 def clients(stores: list[StoreProcess]) -> Iterator[list[StoreClient]]:
     with connect(f"unix:{stores[0].socket}") as here, connect(f"unix:{stores[1].socket}") as there:
-        for client in (here, there):
+        for client, store in zip((here, there), stores, strict=True):
             client.clear()
+            wait_until(lambda admin=admin_of(store): not admin.stats()["tiers"]["nvme"]["flushed"])
         yield [here, there]
 
 
