@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,12 @@ def clients(stores: list[StoreProcess]) -> Iterator[list[StoreClient]]:
     with connect(f"unix:{stores[0].socket}") as here, connect(f"unix:{stores[1].socket}") as there:
         for client, store in zip((here, there), stores, strict=True):
             client.clear()
-            wait_until(lambda admin=admin_of(store): not admin.stats()["tiers"]["nvme"]["flushed"])
+            wait_until(partial(is_empty_disk, store))
         yield [here, there]
+
+
+def is_empty_disk(store: StoreProcess) -> bool:
+    return admin_of(store).stats()["tiers"]["nvme"]["flushed"] == 0
 
 
 @pytest.mark.parametrize("length", [23, 40, 57])
