@@ -14,6 +14,9 @@ from ..errors import InvalidRequest
 DEFAULT_REGION_BYTES = 64 << 20
 MIN_REGION_BYTES = 64 << 10
 MIN_REGIONS = 4
+MAX_REGIONS = 400
+"""Each is an open file."""
+MAX_DEFAULT_REGIONS = 256
 REGION_OVERHEAD_BYTES = 64 << 10
 """Headers of a region that holds one entry of ordinary shape."""
 MAX_REGION_BYTES = 1 << 40
@@ -67,6 +70,13 @@ class NvmeSettings:
                 f"bytes the NVMe tier needs at least {least}: raise it or lower region_bytes"
             )
 
+        if self.capacity_bytes // self.region_size > MAX_REGIONS:
+            raise InvalidRequest(
+                f"capacity_bytes is {self.capacity_bytes}, more than {MAX_REGIONS} regions of "
+                f"{self.region_size} bytes: raise region_bytes to at least "
+                f"{align_up(-(-self.capacity_bytes // MAX_REGIONS), PAGE_BYTES)}"
+            )
+
     @property
     def region_size(self) -> int:
         return self.region_bytes or region_bytes_for(self.capacity_bytes)
@@ -98,8 +108,12 @@ class NvmeSettings:
 
 
 def region_bytes_for(capacity_bytes: int, largest_entry_bytes: int = 0) -> int:
-    """The default size of a region: 64 MiB or an eighth of the capacity, and always enough for
-    the largest entry."""
-    by_capacity = max(min(DEFAULT_REGION_BYTES, capacity_bytes // 8), MIN_REGION_BYTES)
+    """The default size of a region: 64 MiB, an eighth of a small capacity, 1/256 of a large one
+    (each region is an open file), and always enough for the largest entry."""
+    by_capacity = max(
+        min(DEFAULT_REGION_BYTES, capacity_bytes // 8),
+        capacity_bytes // MAX_DEFAULT_REGIONS,
+        MIN_REGION_BYTES,
+    )
     by_entry = align_up(largest_entry_bytes + REGION_OVERHEAD_BYTES, PAGE_BYTES)
     return max(by_capacity // PAGE_BYTES * PAGE_BYTES, by_entry if largest_entry_bytes else 0)

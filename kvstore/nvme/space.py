@@ -22,12 +22,10 @@ from .log_writer import CopiedItem, Item, batch_bytes, fitting
 from .records import EntryRecord
 from .region import Region
 from .regions import Regions
-from .settings import NvmeSettings
+from .settings import MAX_REGIONS, NvmeSettings
 from .storage import DISK_ERRORS
 
 _log = logging.getLogger(__name__)
-MAX_REGIONS = 400
-"""Each is an open file."""
 MAX_INDEX_RATIO = 0.8
 _COPY_BYTES = 8 << 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

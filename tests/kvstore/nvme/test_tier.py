@@ -241,3 +241,4 @@ def test_default_regions_follow_capacity_and_largest_entry() -> None:
     assert region_bytes_for(64 * MIB) == 8 * MIB
     assert region_bytes_for(1 << 40, 64 * MIB) > 64 * MIB
     assert region_bytes_for(1 << 34) == 64 * MIB
+    assert (1 << 42) // region_bytes_for(1 << 42) == 256  # each region is an open file
