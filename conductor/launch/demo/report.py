@@ -99,6 +99,10 @@ def print_table(report: Report) -> None:
             table.add_row(*_cells(case, rows))
     console = Console(width=_WIDTH)
     console.print(table)
+    if costs := [1 / row.speedup - 1 for row in report.rows if row.case == "split"]:
+        console.print(
+            f"hand-off: first token {statistics.median(costs):+.1%} later than from one worker, cold"
+        )
     for row in report.rows:
         for fault in row.wrong:
             console.print(
