@@ -125,7 +125,7 @@ def test_r06_a_handoff_gives_the_answer_of_one_worker(pair: Pair, resumed: int) 
     assert evidence["cached_by_tier"] == {"hbm": 0, "dram": len(known), "nvme": 0}
     assert evidence["first_layer_at"] <= evidence["last_layer_at"]
     assert not evidence["recomputed"]
-    assert pair.tell(handoff_id, token_id) == 404  # it has ended
+    pair.decode.wait_for(lambda stats: pair.tell(handoff_id, token_id) == 404)  # it has ended
     pair.settle()
 
 
