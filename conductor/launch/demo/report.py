@@ -101,7 +101,7 @@ def print_table(report: Report) -> None:
     console.print(table)
     if costs := [1 / row.speedup - 1 for row in report.rows if row.case == "split"]:
         console.print(
-            f"hand-off: first token {statistics.median(costs):+.1%} later than from one worker, cold"
+            f"hand-off: TTFT {statistics.median(costs):+.1%} against one worker alone, both cold"
         )
     for row in report.rows:
         for fault in row.wrong:
