@@ -177,11 +177,6 @@ class Batches:
         with self._lock:
             self._unknown_notices += 1
 
-    def in_flight(self) -> tuple[int, int]:
-        """(slices, bytes) that are not terminal."""
-        with self._lock:
-            return self._slices, self._bytes
-
     def close(self) -> list[Batch]:
         """No batch is taken from now on; those with pending slices."""
         with self._lock:

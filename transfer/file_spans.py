@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .batches import Limits
-from .errors import UnknownSegment
 from .files import DirectFile
-from .queued import Move, QueuedTransport, check_span
+from .queued import Move, QueuedTransport, check_request
 from .registry import Access
 from .types import Opcode, SegmentAddress, TransferRequest
 
@@ -23,29 +22,20 @@ class FileSpan:
     access: Access = Access.READ
 
 
-class FileTransport(QueuedTransport):
+class FileTransport(QueuedTransport[FileSpan]):
     """Reads and writes attached file spans, past the page cache where offset, address and length
     are whole pages. The files stay the caller's: close them after the transport. A disk that hangs
     keeps a slice pending past its deadline, since the kernel may still write its memory."""
 
     def __init__(self, limits: Limits | None = None, *, threads: int = 4) -> None:
         super().__init__("transfer-file", limits or Limits(), threads)
-        self._attached: dict[SegmentAddress, FileSpan] = {}
 
     def attach(self, address: SegmentAddress, span: FileSpan) -> None:
         self._attached[address] = span
 
-    def detach(self, address: SegmentAddress) -> None:
-        """Requests find it no more. Unknown ones are left alone."""
-        self._attached.pop(address, None)
-
-    def _prepare(self, request: TransferRequest) -> Move:
-        span = self._attached.get(request.remote)
-        if span is None:
-            raise UnknownSegment(
-                f"segment {request.remote.segment} of {request.remote.instance} is not attached"
-            )
-        check_span(request, span.num_bytes, span.access)
-        first = span.offset + request.offset
-        move = span.file.read_into if request.opcode is Opcode.READ else span.file.write_from
+    def _prepare(self, request: TransferRequest, segment: FileSpan) -> Move:
+        check_request(request, segment.num_bytes, segment.access)
+        first = segment.offset + request.offset
+        file = segment.file
+        move = file.read_into if request.opcode is Opcode.READ else file.write_from
         return lambda start, stop: move([request.local[start:stop]], first + start)

@@ -8,12 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from .batches import DONE, Batch, Limits
-from .errors import OutOfRange, ReadOnly, TransferError
-from .registry import Access
+from .errors import TransferError, UnknownSegment
+from .registry import Access, check_span
 from .transport import CLOSE_SECONDS, BatchTransport
-from .types import Opcode, SliceState, SliceStatus, TransferRequest
+from .types import SegmentAddress, SliceState, SliceStatus, TransferRequest
 
 logger = logging.getLogger(__name__)
 
@@ -21,25 +22,33 @@ STEP_BYTES = 1 << 20
 """Moved between two looks at whether the batch is ending."""
 Move = Callable[[int, int], None]
 """Moves bytes start..stop of a slice."""
+SegmentT = TypeVar("SegmentT")
 
 
-class QueuedTransport(BatchTransport):
-    """Slices wait in one queue for `threads` threads, which start with the first of them. A slice
-    that has begun becomes terminal at the end of a step: within it the memory is in use."""
+class QueuedTransport(BatchTransport, Generic[SegmentT]):
+    """Between local memory and the segments attached here. Slices wait in one queue for `threads`
+    threads, which start with the first of them. A slice that has begun becomes terminal at the end
+    of a step: within it the memory is in use."""
 
     def __init__(self, name: str, limits: Limits, threads: int) -> None:
         super().__init__(name, limits)
         self._changed = threading.Condition()
         self._queue: deque[tuple[Batch, int]] = deque()
         self._closed = False
+        self._attached: dict[SegmentAddress, SegmentT] = {}
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
             for number in range(threads)
         ]
 
     @abc.abstractmethod
-    def _prepare(self, request: TransferRequest) -> Move:
+    def _prepare(self, request: TransferRequest, segment: SegmentT) -> Move:
         """How to move the slice. Raises Refused."""
+
+    def detach(self, address: SegmentAddress) -> None:
+        """Requests find the segment no more; a slice under way keeps it. Unknown ones are left
+        alone."""
+        self._attached.pop(address, None)
 
     def _start(self, batch: Batch) -> None:
         count = len(batch.requests)
@@ -86,11 +95,17 @@ class QueuedTransport(BatchTransport):
                 self._changed.wait()
             return self._queue.popleft() if self._queue else None
 
+    def _segment(self, address: SegmentAddress) -> SegmentT:
+        segment = self._attached.get(address)
+        if segment is None:
+            raise UnknownSegment(f"segment {address.segment} of {address.instance} is not attached")
+        return segment
+
     def _carry_out(self, batch: Batch, index: int) -> SliceStatus:
         request = batch.requests[index]
         num_bytes = request.local.nbytes
         try:
-            move = self._prepare(request)
+            move = self._prepare(request, self._segment(request.remote))
             for start in range(0, num_bytes, STEP_BYTES):
                 if batch.ending is not None:
                     return batch.ending
@@ -103,13 +118,7 @@ class QueuedTransport(BatchTransport):
         return DONE
 
 
-def check_span(request: TransferRequest, num_bytes: int, access: Access) -> None:
-    """Whether the request may have its span of a segment. Raises Refused."""
-    stop = request.offset + request.local.nbytes
-    segment = request.remote.segment
-    if stop > num_bytes:
-        raise OutOfRange(
-            f"bytes {request.offset}..{stop} of segment {segment}, which has {num_bytes}"
-        )
-    if request.opcode is Opcode.WRITE and access is not Access.LANDING:
-        raise ReadOnly(f"segment {segment} may not be written")
+def check_request(request: TransferRequest, segment_bytes: int, access: Access) -> None:
+    """Raises OutOfRange, ReadOnly."""
+    span = range(request.offset, request.offset + request.local.nbytes)
+    check_span(request.opcode, request.remote.segment, span, segment_bytes, access)

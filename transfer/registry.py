@@ -66,13 +66,9 @@ class SegmentRegistry:
             entry = self._entries.get(segment)
             if entry is None:
                 raise UnknownSegment(f"segment {segment} is not registered here")
-            if offset + length > entry.view.nbytes:
-                raise OutOfRange(
-                    f"bytes {offset}..{offset + length} of segment {segment}, which has "
-                    f"{entry.view.nbytes}"
-                )
-            if opcode is Opcode.WRITE and entry.access is not Access.LANDING:
-                raise ReadOnly(f"segment {segment} is no landing segment")
+            check_span(
+                opcode, segment, range(offset, offset + length), entry.view.nbytes, entry.access
+            )
             entry.borrowed += 1
             return Borrowed(self, segment, entry, entry.view[offset : offset + length])
 
@@ -85,6 +81,18 @@ class SegmentRegistry:
                 leaving.remove(entry)
                 if not leaving:
                     del self._leaving[borrowed.segment]
+
+
+def check_span(
+    opcode: Opcode, segment: int, span: range, segment_bytes: int, access: Access
+) -> None:
+    """Whether a request may have these bytes of a segment. Raises OutOfRange, ReadOnly."""
+    if span.stop > segment_bytes:
+        raise OutOfRange(
+            f"bytes {span.start}..{span.stop} of segment {segment}, which has {segment_bytes}"
+        )
+    if opcode is Opcode.WRITE and access is not Access.LANDING:
+        raise ReadOnly(f"segment {segment} is no landing segment")
 
 
 @dataclass(slots=True, eq=False)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from .batches import Limits
 from .copying import copy
-from .errors import HandoverRefused, UnknownSegment
-from .queued import Move, QueuedTransport, check_span
+from .errors import HandoverRefused
+from .queued import Move, QueuedTransport, check_request
 from .registry import Access
 from .segments import Mapping, Segment
 from .types import Opcode, SegmentAddress, TransferRequest, boot_id
 
 
-class ShmTransport(QueuedTransport):
+class ShmTransport(QueuedTransport[Mapping | Segment]):
     """Copies between local memory and attached segments. A segment is attached by what its owner
     handed over (descriptor, boot id, instance), never found by host name or address."""
 
     def __init__(self, limits: Limits | None = None, *, threads: int = 1) -> None:
         super().__init__("transfer-shm", limits or Limits(), threads)
-        self._attached: dict[SegmentAddress, Mapping | Segment] = {}
 
     def attach(self, address: SegmentAddress, memory: Mapping | Segment, *, boot: str) -> None:
         """`boot` is the kernel boot the owner said it runs under. The memory stays the caller's.
@@ -29,19 +28,9 @@ class ShmTransport(QueuedTransport):
             )
         self._attached[address] = memory
 
-    def detach(self, address: SegmentAddress) -> None:
-        """Requests find it no more; a copy under way keeps it mapped. Unknown ones are left
-        alone."""
-        self._attached.pop(address, None)
-
-    def _prepare(self, request: TransferRequest) -> Move:
-        memory = self._attached.get(request.remote)
-        if memory is None:
-            raise UnknownSegment(
-                f"segment {request.remote.segment} of {request.remote.instance} is not attached"
-            )
-        shared = memory.buffer
-        check_span(request, shared.nbytes, Access.READ if shared.readonly else Access.LANDING)
+    def _prepare(self, request: TransferRequest, segment: Mapping | Segment) -> Move:
+        shared = segment.buffer
+        check_request(request, shared.nbytes, Access.READ if shared.readonly else Access.LANDING)
         span = shared[request.offset : request.offset + request.local.nbytes]
         if request.opcode is Opcode.READ:
             target, source = request.local, span

@@ -29,7 +29,7 @@ from .types import (
 CLOSE_SECONDS = 5.0
 _CANCELLED = SliceStatus(SliceState.CANCELLED)
 _DEADLINE = SliceStatus(SliceState.FAILED, "deadline")
-_CLOSED = SliceStatus(SliceState.FAILED, "closed")
+CLOSED = SliceStatus(SliceState.FAILED, "closed")
 
 
 class Transport(Protocol):
@@ -117,7 +117,7 @@ class BatchTransport(abc.ABC):
 
     def close(self) -> None:
         for batch in self._batches.close():
-            self._end(batch, _CLOSED)
+            self._end(batch, CLOSED)
         self._deadlines.close()
         self._shut()
         self._batches.release()

@@ -78,8 +78,9 @@ class SliceState(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class SliceStatus:
     """`reason` of a failure is a stable code, or one with details: "deadline", "closed",
-    "unknown_segment: …", "out_of_range: …", "read_only: …", "other_instance: …", "no_route: …",
-    "unavailable: …", "access_denied: …", "busy: …", "malformed: …", "io_error: …"."""
+    "internal: …", or that of an error (errors.py): "unknown_segment: …", "out_of_range: …",
+    "read_only: …", "other_instance: …", "no_route: …", "unavailable: …", "access_denied: …",
+    "busy: …", "malformed: …", "file_failed: …"."""
 
     state: SliceState
     reason: str = ""

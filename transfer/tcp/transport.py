@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..batches import Batch, Limits
-from ..errors import InvalidRequest, Unavailable
-from ..transport import CLOSE_SECONDS, BatchTransport
+from ..errors import InvalidRequest, NoRoute, Unavailable
+from ..transport import CLOSE_SECONDS, CLOSED, BatchTransport
 from ..types import Instance, SliceState, SliceStatus
 from .handshake import greet
 from .pieces import Piece, pieces_of
@@ -88,7 +88,7 @@ class TcpTransport(BatchTransport):
     def _shut(self) -> None:
         with self._lock:
             routes, self._routes = list(self._routes.values()), {}
-        streams = [s for route in routes for s in route.close(_CLOSED)]
+        streams = [s for route in routes for s in route.close(CLOSED)]
         deadline = time.monotonic() + CLOSE_SECONDS
         for stream in streams:
             stream.join(max(deadline - time.monotonic(), 0))
@@ -115,8 +115,5 @@ class TcpTransport(BatchTransport):
         return dial
 
 
-_CLOSED = SliceStatus(SliceState.FAILED, "closed")
-
-
 def _no_route(instance: str) -> SliceStatus:
-    return SliceStatus(SliceState.FAILED, f"no_route: no route to {instance}")
+    return SliceStatus(SliceState.FAILED, NoRoute(f"no route to {instance}").reason)
