@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,11 @@ STOP_SECONDS = 15.0
 DEFAULT_FLAGS = {"--dram": "64MiB", "--segment": "4MiB", "--max-entries": "65536"}
 
 StartStore = Callable[..., "StoreProcess"]
+
+
+def shared_memory_names() -> set[str]:
+    """Shared memory that outlives its processes. Directories in there are disks of other tests."""
+    return {entry.name for entry in os.scandir("/dev/shm") if not entry.is_dir()}
 
 
 class StoreProcess:
