@@ -25,7 +25,7 @@ _STREAMS = 4
 _STREAM_PROMPT_TOKENS = 64
 _MAX_STREAM_TOKENS = 1024
 _WINDOW_SECONDS = 5.0
-_MIN_GAPS = 50
+_MIN_GAPS = 20
 _OUTPUT_TOKENS = 2  # of a prompt that is prefilled meanwhile: token 2 is decoded with the others
 
 
