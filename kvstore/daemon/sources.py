@@ -99,8 +99,8 @@ class HandOff:
 class HandOffSource(Protocol):
     def fetch(self, request: HandOff) -> BlocksFound:
         """Reserves every block that is not here, pins all for the asker, as far as there is room,
-        and fills them in the background. Raises StoreUnavailable when the source is away, and what
-        a lookup raises."""
+        and fills them in the background. Raises StoreUnavailable when the source is away, Busy,
+        and what a lookup raises."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from ...store import FILL_OWNER
 from ...types import Tier
 from ..sources import BlocksWanted, Then
 from .filling import FillTools, PeerFill
-from .offers import RemoteEntry
+from .news import CompletingSource
+from .offers import Offer, RemoteEntry
 from .plan import FillPlan, Piece
-from .remote import CompletingSource, Offer, RemoteBlocks
+from .remote import RemoteBlocks
 from .reserving import FillSpec, reserve_pieces
 from .roster import Neighbour, Roster
 from .tasks import TaskGroup

@@ -19,6 +19,7 @@ from ..sources import EntriesWanted, Then
 from .fences import Fences
 from .filling import FillTools, PeerFill
 from .link import PeerLink
+from .news import PinnedSource
 from .offers import RemoteEntry
 from .plan import FillPlan, Piece
 from .remote import PIN_SECONDS
@@ -39,7 +40,7 @@ WHOLE = Shard(0, (0, 1), (0, 1))
 
 class PeerEntrySource:
     """Asks whoever holds an entry by the index; see `EntrySource`. What is brought is kept as a
-    replica, which changes of the entry reach like any other (homes.py)."""
+    replica, which changes of the entry reach like any other (changes.py)."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class PeerEntrySource:
         except StoreError as error:
             logger.info("peer_entries_failed peer=%s reason=%s", link.record.id, error)
             return
-        source = _Pinned(link, reply.ticket)
+        source = PinnedSource(link, reply.ticket)
         pieces = [
             piece
             for entry, found in zip(entries, reply.found, strict=False)
@@ -153,18 +154,3 @@ class PeerEntrySource:
                 checksums=array("Q", [found.checksum]),
             ),
         )
-
-
-class _Pinned:
-    """The peer has it all; see `NewsSource`."""
-
-    def __init__(self, link: PeerLink, ticket: bytes) -> None:
-        self._link = link
-        self._ticket = ticket
-
-    async def news(self, plan: FillPlan) -> None:
-        plan.give_up(plan.waiting())
-
-    def close(self) -> None:
-        if self._ticket:
-            self._link.tell(wire.Unpin(self._ticket))

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 from moontide.transfer import checksum
 from moontide.transfer.errors import TransferError
@@ -25,6 +24,7 @@ from ...errors import StoreError
 from ...store import FILL_OWNER, Store
 from .flow import FlowLimit
 from .link import PeerLink
+from .news import NewsSource
 from .plan import FillPlan, Piece, Read
 from .reads import PoolReads
 
@@ -53,17 +53,6 @@ class FillTools:
     flow: FlowLimit  # bytes on their way here, of all fills
     verifiers: ThreadPoolExecutor
     counters: FillCounters
-
-
-class NewsSource(Protocol):
-    """How a fill learns of layers that its peer did not have yet."""
-
-    async def news(self, plan: FillPlan) -> None:
-        """Returns when pieces have more available, or were given up. Raises StoreError when no
-        more will come."""
-
-    def close(self) -> None:
-        """The fill is over: the peer need not hold anything for it."""
 
 
 class PeerFill:

@@ -29,8 +29,12 @@ class RemoteEntry(NamedTuple):
     checksums: Sequence[int]
 
 
-def read_offer(reply: wire.BlocksReply, namespace: Namespace) -> list[list[RemoteEntry]]:
-    """Its entries, block after block. Raises InvalidRequest on what no store would say."""
+Offer = list[list[RemoteEntry]]
+"""Entries, block after block."""
+
+
+def read_offer(reply: wire.BlocksReply, namespace: Namespace) -> Offer:
+    """Raises InvalidRequest on what no store would say."""
     shards = [Shard.unpack(packed) for packed in reply.shards]
     for shard in shards:
         namespace.layout.check(shard)
@@ -39,7 +43,7 @@ def read_offer(reply: wire.BlocksReply, namespace: Namespace) -> list[list[Remot
         raise InvalidRequest(f"{len(reply.checksums)} bytes of checksums; they come 8 bytes each")
     checksums.frombytes(reply.checksums)
     position = 0
-    blocks: list[list[RemoteEntry]] = []
+    blocks: Offer = []
     for block in reply.blocks:
         entries = []
         for entry in block:

@@ -17,13 +17,13 @@ from ...store import Store
 from ..counters import TransportCounters
 from ..sources import BlockSource, EntryChanges, EntrySource, HandOffSource
 from .block_source import PeerBlockSource
+from .changes import StringChanges
 from .connection import LinkIdentity
 from .entry_source import PeerEntrySource
 from .fences import Fences
-from .fetching import Fetching
 from .filling import FillCounters, FillTools
 from .flow import FlowLimit
-from .homes import StringChanges
+from .hand_offs import HandOffs
 from .reads import PoolReads
 from .roster import Roster
 from .tasks import TaskGroup
@@ -91,7 +91,7 @@ class Peers:
         self.entries: EntrySource = PeerEntrySource(
             tools, self._roster, self._index, self._tasks, self._fences
         )
-        self.hand_offs: HandOffSource = Fetching(tools, self._roster, self._tasks)
+        self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
         self.changes: EntryChanges = StringChanges(store, self._roster, self._fences, self._tasks)
         self._server.start()
         self._roster.start()

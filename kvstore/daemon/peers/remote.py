@@ -6,20 +6,18 @@ import time
 from collections.abc import Sequence
 
 from ... import wire
-from ...errors import StoreTimeout, StoreUnavailable
+from ...errors import StoreTimeout
 from ...keys import BlockKey, Namespace
 from ...layout import Shard
-from ...store import Store
 from .link import PeerLink
-from .offers import RemoteEntry, read_offer
-from .plan import FillPlan, Piece
+from .offers import Offer, RemoteEntry, read_offer
+from .plan import Piece
 
 ASK_SECONDS = 1.0
 WAIT_SECONDS = 1.0
 """Longest single wait at the peer: in between, a fill looks whether it is still wanted."""
 PIN_SECONDS = 15.0
 RENEW_SECONDS = 5.0
-Offer = list[list[RemoteEntry]]
 
 
 class RemoteBlocks:
@@ -102,67 +100,6 @@ class RemoteBlocks:
         if reply.ticket:
             self._tickets.append(reply.ticket)
         return read_offer(reply, self._namespace)
-
-
-class CompletingSource:
-    """News of blocks that the peer has, and may still be filling from its disk. One that ends
-    there ends here."""
-
-    def __init__(self, blocks: RemoteBlocks) -> None:
-        self._blocks = blocks
-
-    async def news(self, plan: FillPlan) -> None:
-        waiting = plan.waiting()
-        first = waiting[0]
-        assert first.remote is not None, "such fills are made of what the peer has"
-        complete = await self._blocks.await_extent(first.remote, first.submitted)
-        if complete is None:
-            return
-        if complete:
-            await self._blocks.refresh(waiting)
-        if first.available <= first.submitted:
-            plan.give_up([first])
-
-    def close(self) -> None:
-        self._blocks.release()
-
-
-class GrowingSource:
-    """News of blocks that somebody still writes at the peer, or will: for a hand-off. Those that
-    are not there are waited for, until nobody here holds any of the pieces."""
-
-    def __init__(self, blocks: RemoteBlocks, store: Store) -> None:
-        self._blocks = blocks
-        self._store = store
-
-    async def news(self, plan: FillPlan) -> None:
-        self._check_wanted(plan)
-        self._blocks.renew()
-        waiting = plan.waiting()
-        first = waiting[0]
-        if first.remote is None:
-            await self._find(waiting)
-            return
-        complete = await self._blocks.await_extent(first.remote, first.submitted)
-        if complete is False:
-            first.remote = None  # its writer gave up; another may begin
-        elif complete:
-            await self._blocks.refresh([piece for piece in waiting if piece.remote is not None])
-            unknown = [piece for piece in waiting if piece.remote is None]
-            if unknown:
-                await self._find(unknown, wait_s=0.0)
-
-    def close(self) -> None:
-        self._blocks.release()
-
-    async def _find(self, pieces: Sequence[Piece], wait_s: float = WAIT_SECONDS) -> None:
-        keys = list(dict.fromkeys(piece.key for piece in pieces))
-        offer = await self._blocks.find_pending(keys, wait_s=wait_s, pin_s=PIN_SECONDS)
-        match(pieces, keys, offer)
-
-    def _check_wanted(self, plan: FillPlan) -> None:
-        if not any(self._store.is_pinned(piece.slot, piece.generation) for piece in plan.pieces):
-            raise StoreUnavailable("nobody holds what is fetched any more")
 
 
 def match(pieces: Sequence[Piece], keys: Sequence[bytes], offer: Offer) -> None:

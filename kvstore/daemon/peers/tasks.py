@@ -7,6 +7,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from ...errors import Busy
+
 logger = logging.getLogger(__name__)
 
 MAX_TASKS = 1024
@@ -25,6 +27,13 @@ class TaskGroup:
     def has_room(self) -> bool:
         """Ask before new work is taken in; what belongs to work under way is started anyway."""
         return len(self._tasks) < MAX_TASKS
+
+    def check_room(self) -> None:
+        """Raises Busy."""
+        if not self.has_room:
+            raise Busy(
+                f"{len(self._tasks)} tasks with other stores are under way, the limit; retry later"
+            )
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore import PutStatus, StoreClient, StoreError, StoreUnavailable
-from moontide.kvstore.daemon.peers.homes import home_of
+from moontide.kvstore.daemon.peers.changes import home_of
 from moontide.kvstore.keys import string_entry_id
 
 from ....store_process import StartStore, StoreProcess, start_nodes

@@ -11,8 +11,10 @@ from ...store import BlocksFound, Store
 from ...types import Tier
 from ..sources import HandOff
 from .filling import FillTools, PeerFill
+from .link import PeerLink
+from .news import GrowingSource
 from .plan import FillPlan, Piece
-from .remote import GrowingSource, RemoteBlocks
+from .remote import RemoteBlocks
 from .reserving import FillSpec, reserve_pieces
 from .roster import Roster
 from .tasks import TaskGroup
@@ -21,7 +23,7 @@ REQUEST_SECONDS = 60.0
 """How long a request-scoped block lives here once it is whole."""
 
 
-class Fetching:
+class HandOffs:
     """See `HandOffSource`."""
 
     def __init__(self, tools: FillTools, roster: Roster, tasks: TaskGroup) -> None:
@@ -30,25 +32,15 @@ class Fetching:
         self._tasks = tasks
 
     def fetch(self, request: HandOff) -> BlocksFound:
-        neighbour = self._roster.find(request.source)
-        if neighbour is None:
-            raise StoreUnavailable(
-                f"no member of the cluster is store instance {request.source[:200]}: it has left "
-                "or was restarted"
-            )
-        if not neighbour.link.is_up or not self._tasks.has_room:
-            raise StoreUnavailable(
-                f"store {neighbour.record.id} cannot be fetched from: {neighbour.link.detail}"
-            )
-        namespace = self._tools.store.namespace(request.namespace)
-        pieces = _reserve(self._tools.store, namespace, request)
+        store, link = self._tools.store, self._link(request.source)
+        namespace = store.namespace(request.namespace)
+        pieces = _reserve(store, namespace, request)
         if pieces:
-            blocks = RemoteBlocks(neighbour.link, namespace, request.coverage)
-            source = GrowingSource(blocks, self._tools.store)
+            source = GrowingSource(RemoteBlocks(link, namespace, request.coverage), store)
             deadline = time.monotonic() + request.timeout_s
-            fill = PeerFill(self._tools, neighbour.link, FillPlan(pieces), source, deadline)
+            fill = PeerFill(self._tools, link, FillPlan(pieces), source, deadline)
             self._tasks.start(fill.run())
-        return self._tools.store.lookup_blocks(
+        return store.lookup_blocks(
             request.owner,
             request.namespace,
             request.keys,
@@ -58,30 +50,38 @@ class Fetching:
             now=time.monotonic(),
         )
 
+    def _link(self, instance: str) -> PeerLink:
+        """To the source, which can be asked now."""
+        neighbour = self._roster.find(instance)
+        if neighbour is None:
+            raise StoreUnavailable(
+                f"no member of the cluster is store instance {instance[:200]}: it has left or was "
+                "restarted"
+            )
+        if not neighbour.link.is_up:
+            raise StoreUnavailable(
+                f"store {neighbour.record.id} cannot be fetched from: {neighbour.link.detail}"
+            )
+        self._tasks.check_room()
+        return neighbour.link
+
 
 def _reserve(store: Store, namespace: Namespace, request: HandOff) -> list[Piece]:
     """Places for every block that is not here, up to the first without room."""
-    missing = set(store.missing(request.namespace, request.keys, request.coverage))
+    missing = store.missing(request.namespace, request.keys, request.coverage)
     border = len(request.keys) - request.num_request_scoped
     pieces: list[Piece] = []
     for positions, lifetime in (
-        ([index for index in range(border) if index in missing], None),
-        (
-            [index for index in range(border, len(request.keys)) if index in missing],
-            REQUEST_SECONDS,
-        ),
+        ([index for index in missing if index < border], None),
+        ([index for index in missing if index >= border], REQUEST_SECONDS),
     ):
         if not positions:
             continue
-        keys = [request.keys[index] for index in positions]
         spec = FillSpec(
             number=request.namespace,
             namespace=namespace,
-            keys=keys,
-            parents=[
-                request.keys[index - 1] if index > 0 and lifetime is None else b""
-                for index in positions
-            ],
+            keys=[request.keys[index] for index in positions],
+            parents=[_parent(request, index) for index in positions],
             shards=request.coverage,
             tier=Tier.DRAM,
             request_scoped_s=lifetime,
@@ -91,3 +91,9 @@ def _reserve(store: Store, namespace: Namespace, request: HandOff) -> list[Piece
         if not has_room:
             break
     return pieces
+
+
+def _parent(request: HandOff, index: int) -> bytes:
+    """The key of the block before it; none for the first and for request-scoped ones."""
+    border = len(request.keys) - request.num_request_scoped
+    return request.keys[index - 1] if 0 < index < border else b""

@@ -82,8 +82,10 @@ class StringChanges:
             )
 
     def change(self, entries: Sequence[EntryId], apply: Apply, fail: Fail) -> None:
-        if not self._tasks.has_room:
-            fail(Busy("too much is under way with other stores; retry later"))
+        try:
+            self._tasks.check_room()
+        except Busy as busy:
+            fail(busy)
         else:
             self._tasks.start(self._change(entries, apply, fail))
 
