@@ -65,6 +65,18 @@ class StepTransfers:
             store.give_up()
         self._connector.end_step(self._loads.values(), self._all_stores())
 
+    def failed_load(self, chunk: Chunk) -> int | None:
+        """Blocks of its load that arrived whole, when not all did."""
+        load = self._loads.get(chunk)
+        return load.valid_blocks if load is not None and load.failed else None
+
+    def stored_through(self, chunk: Chunk) -> int:
+        """Leading blocks of the sequence that the store has or is being given."""
+        store = self._stores.get(chunk)
+        if store is None or store.given_up:
+            return chunk.sequence.stored_blocks
+        return chunk.store.stop
+
     def _all_stores(self) -> list[LayerStore]:
         return [*self._stores.values(), *self._tails.values()]
 
@@ -79,15 +91,3 @@ class StepTransfers:
     def _is_wanted(self, chunk: Chunk) -> bool:
         load = self._loads.get(chunk)
         return self._is_needed(chunk) and (load is None or load.valid_blocks > 0)
-
-    def failed_load(self, chunk: Chunk) -> int | None:
-        """Blocks of its load that arrived whole, when not all did."""
-        load = self._loads.get(chunk)
-        return load.valid_blocks if load is not None and load.failed else None
-
-    def stored_through(self, chunk: Chunk) -> int:
-        """Leading blocks of the sequence that the store has or is being given."""
-        store = self._stores.get(chunk)
-        if store is None or store.given_up:
-            return chunk.sequence.stored_blocks
-        return chunk.store.stop

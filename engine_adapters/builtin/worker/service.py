@@ -22,7 +22,8 @@ from .api import (
     NamespaceFields,
     Taken,
 )
-from .completions import Completions, http_error
+from .completions import Completions
+from .http_errors import http_error
 from .metrics import WorkerMetrics
 
 _CLEAR_SECONDS = 30.0
