@@ -21,15 +21,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..cluster.workers import OpenRequest, Worker
-from ..protocol import PromptTokensDetails, Usage
 from ..upstream import Chunk, Expect, GenerationBody, RemoteDecode, RemotePrefill
+from .evidence import of_both, signed
 from .job import Job
 from .legs import Leg, LegFailed, Legs, Part
 
 RESERVED = "reserved"
 PREFILL_USAGE_SECONDS = 2.0
 """How long the end of an answer waits for what the prefill worker tells of its part."""
-_EVIDENCE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _T = TypeVar("_T")
 
 
@@ -86,7 +85,7 @@ class Split:
             return self._signed(chunk) if chunk is not None else None
         while (chunk := await self._next_decoded()) is not None:
             if chunk.usage is not None:
-                return await self._summed_up(chunk, chunk.usage)
+                return await self._summed_up(chunk)
             if chunk.choices:
                 return chunk
         return None
@@ -228,42 +227,20 @@ class Split:
             await self._told
         return await upcoming
 
-    async def _summed_up(self, decoded: Chunk, usage: Usage) -> Chunk:
-        """D's last chunk, with what P reused and when P was done. D itself counts all it fetched
-        from P as reused."""
+    async def _summed_up(self, decoded: Chunk) -> Chunk:
+        """D's last chunk, with what P tells of its part, if it does soon."""
         assert self._summary is not None
         await asyncio.wait({self._summary}, timeout=PREFILL_USAGE_SECONDS)
         prefilled = self._summary.result() if self._summary.done() else None
-        details, ended_at = PromptTokensDetails(), msgspec.Raw(b"null")
-        if prefilled is not None and prefilled.usage is not None:
-            details = prefilled.usage.prompt_tokens_details
-            ended_at = _evidence(prefilled).get("prefill_end_at", ended_at)
-        usage = msgspec.structs.replace(usage, prompt_tokens_details=details)
-        return self._signed(msgspec.structs.replace(decoded, usage=usage), prefill_end_at=ended_at)
+        return self._signed(of_both(decoded, prefilled))
 
-    def _signed(self, chunk: Chunk, **more: msgspec.Raw) -> Chunk:
-        """With both workers in its evidence."""
-        names = {
-            "prefill_worker": self.prefill_worker.record.id,
-            "decode_worker": self.worker.record.id,
-        }
-        evidence = {**_evidence(chunk), **more, **names}
-        return msgspec.structs.replace(chunk, moontide=msgspec.Raw(msgspec.json.encode(evidence)))
+    def _signed(self, chunk: Chunk) -> Chunk:
+        return signed(chunk, prefill=self.prefill_worker.record.id, decode=self.worker.record.id)
 
     def _start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = asyncio.create_task(work)
         self._tasks.append(task)
         return task
-
-
-def _evidence(chunk: Chunk) -> dict[str, msgspec.Raw]:
-    """As the worker gave it; whatever is no object counts for none."""
-    if isinstance(chunk.moontide, msgspec.UnsetType):
-        return {}
-    try:
-        return _EVIDENCE.decode(chunk.moontide)
-    except msgspec.DecodeError:
-        return {}
 
 
 def _forget_outcome(task: asyncio.Task[Any]) -> None:

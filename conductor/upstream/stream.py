@@ -17,7 +17,7 @@ from moontide.kvstore.following import EventParser, EventTooLarge
 from .failures import CallFailed, Failure, text_of
 from .messages import Chunk
 
-SLICE_SECONDS = 1.0
+SLICE_SECONDS = 0.5
 """How often a silent stream asks whether its worker is lost."""
 
 _CHUNKS = msgspec.json.Decoder(Chunk)

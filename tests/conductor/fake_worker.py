@@ -25,7 +25,7 @@ from .fake_model import (
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeWorker:
     """Answers every request with `words`, one token each, whose id is its number; as either side
     of a hand-off where it is asked to be. `fail` is what it does instead."""
@@ -50,6 +50,7 @@ class FakeWorker:
     window: int = 1000  # decode sides that are reserved at once; others queue
     max_queued: int = 1000  # beyond these: 503
     lost_answers: int = 0  # first tokens taken whose answer gets lost
+    reserves: bool = True  # else its decode side answers alone
     node: str = "node-a"
 
     def __post_init__(self) -> None:
@@ -148,7 +149,7 @@ class FakeWorker:
         try:
             if self.fail is not None:
                 return await self.fail(self, request)
-            if body.get("kv_transfer_params", {}).get("do_remote_prefill"):
+            if self.reserves and body.get("kv_transfer_params", {}).get("do_remote_prefill"):
                 return await self._decode(request, body)
             return await self._answer(request, body)
         except (asyncio.CancelledError, ConnectionResetError):
