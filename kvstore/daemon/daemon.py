@@ -224,6 +224,7 @@ class StoreDaemon:
             client_processes=len(self._gate.clients),
             event_streams=self._api.num_event_streams,
             peers=self._peers.report() if self._peers is not None else None,
+            nvme=self._tiering.disk_stats() if self._tiering is not None else None,
         )
 
     def _record(self, admin: HttpServer) -> StoreRecord:

@@ -32,7 +32,5 @@ class ReaderCounters:
 class CallCounters:
     """The thread that uses the tier."""
 
-    hits: int = 0
-    misses: int = 0
     refused_writes: int = 0
     disk_errors: int = 0

@@ -1,4 +1,4 @@
-"""Threads that bring extents in: read, decode, verify."""
+"""Threads that bring extents in."""
 
 from __future__ import annotations
 
@@ -9,37 +9,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from moontide.transfer import aligned_buffer, checksum, copy, is_aligned
-from moontide.transfer.types import PAGE_BYTES, align_up
-
-from ..errors import Corrupt
-from .codec import Codec
 from .counters import ReaderCounters
-from .records import EntryRecord, StoredExtent
+from .read_desk import ReadDesk
+from .records import EntryRecord
 from .region import Region
+from .runs import Read, runs_of
 from .storage import DISK_ERRORS
 from .types import ExtentRead
 
 _log = logging.getLogger(__name__)
-RUN_BYTES = 4 << 20
-"""Neighbouring extents are read together up to this size, and threads share work in such pieces."""
-
-
-class _Read(NamedTuple):
-    position: int  # in the caller's list
-    location: EntryRecord
-    extent: StoredExtent
-    destination: memoryview
-
-    @property
-    def is_straight(self) -> bool:
-        """From the file into its destination, without a copy."""
-        extent = self.extent
-        return (
-            extent.stored_length == extent.length
-            and extent.offset % PAGE_BYTES == 0
-            and is_aligned(self.destination)
-        )
 
 
 class _Batch:
@@ -61,7 +39,7 @@ class _Batch:
     def plan(self) -> list[_Run]:
         runs = [
             _Run(self, self.regions.get(reads[0].location.region), reads)
-            for reads in _runs(self.requests)
+            for reads in runs_of(self.requests)
         ]
         self.runs_left = len(runs)
         return runs
@@ -72,7 +50,7 @@ class _Run(NamedTuple):
 
     batch: _Batch
     region: Region | None  # None: gone
-    reads: list[_Read]
+    reads: list[Read]
 
 
 class Reader:
@@ -140,12 +118,12 @@ class Reader:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
-        desk = _Desk()
+        desk = ReadDesk()
         while (item := self._next()) is not None:
             run = self._plan(item) if isinstance(item, _Batch) else item
             if run is None:
                 continue
-            good: list[_Read] = []
+            good: list[Read] = []
             try:
                 good = self._read(run, desk)
             except Exception:  # noqa: BLE001  boundary of a reader's thread: the run fails
@@ -175,7 +153,7 @@ class Reader:
             self._changed.notify(len(runs) - 1)
         return runs[0]
 
-    def _read(self, run: _Run, desk: _Desk) -> list[_Read]:
+    def _read(self, run: _Run, desk: ReadDesk) -> list[Read]:
         """The reads whose destination now holds verified bytes."""
         region = run.region
         if region is None or not region.use():
@@ -192,9 +170,9 @@ class Reader:
         self._report_damage(run.reads, good)
         return good
 
-    def _one_by_one(self, region: Region, reads: Sequence[_Read], desk: _Desk) -> list[_Read]:
+    def _one_by_one(self, region: Region, reads: Sequence[Read], desk: ReadDesk) -> list[Read]:
         """What can be read of a run that as a whole cannot."""
-        good: list[_Read] = []
+        good: list[Read] = []
         for read in reads:
             try:
                 good += desk.bring_in(region, [read])
@@ -202,7 +180,7 @@ class Reader:
                 continue
         return good
 
-    def _report_damage(self, reads: Sequence[_Read], good: Sequence[_Read]) -> None:
+    def _report_damage(self, reads: Sequence[Read], good: Sequence[Read]) -> None:
         if len(good) == len(reads):
             return
         fine = {read.position for read in good}
@@ -215,7 +193,7 @@ class Reader:
             )
             self._on_damaged(location)
 
-    def _finish(self, batch: _Batch, num_reads: int, good: Sequence[_Read]) -> None:
+    def _finish(self, batch: _Batch, num_reads: int, good: Sequence[Read]) -> None:
         with self._changed:
             for read in good:
                 batch.results[read.position] = True
@@ -225,72 +203,3 @@ class Reader:
             is_last = batch.runs_left == 0
         if is_last:
             batch.done(batch.results)
-
-
-class _Desk:
-    """One thread's buffer and decompressor."""
-
-    def __init__(self) -> None:
-        self._codec = Codec()
-        self._buffer = aligned_buffer(RUN_BYTES + PAGE_BYTES)
-
-    def bring_in(self, region: Region, reads: Sequence[_Read]) -> list[_Read]:
-        """Reads neighbours; returns those that match their checksum. Raises one of DISK_ERRORS."""
-        first, last = reads[0].extent, reads[-1].extent
-        if all(read.is_straight for read in reads):
-            region.file.read_into([read.destination for read in reads], first.offset)
-        else:
-            start = first.offset // PAGE_BYTES * PAGE_BYTES
-            end = align_up(last.offset + last.stored_length, PAGE_BYTES)
-            data = self._room_for(end - start)
-            region.file.read_into([data], start)
-            reads = [
-                read for read in reads if self._decode(read, data[read.extent.offset - start :])
-            ]
-        return [read for read in reads if checksum(read.destination) == read.extent.checksum]
-
-    def _decode(self, read: _Read, data: memoryview) -> bool:
-        stored = data[: read.extent.stored_length]
-        if len(stored) == read.extent.length:
-            copy(read.destination, stored)
-            return True
-        try:
-            self._codec.decompress(stored, read.destination, read.location.element_bytes)
-        except Corrupt:
-            return False
-        return True
-
-    def _room_for(self, num_bytes: int) -> memoryview:
-        """A larger buffer than usual lives for one read."""
-        if num_bytes > len(self._buffer):
-            return aligned_buffer(num_bytes)
-        return self._buffer[:num_bytes]
-
-
-def _runs(requests: Sequence[ExtentRead]) -> list[list[_Read]]:
-    """Reads in runs of neighbours: extents that follow one another in a region, straight ones
-    without a gap, at most RUN_BYTES a run."""
-    reads = [
-        _Read(position, location, location.extents[extent], memoryview(destination).cast("B"))
-        for position, (location, extent, destination) in enumerate(requests)
-    ]
-    reads.sort(key=lambda read: (read.location.region, read.extent.offset))
-    runs: list[list[_Read]] = []
-    room = end = 0
-    for read in reads:
-        extent = read.extent
-        gap = extent.offset - end
-        is_next = runs and runs[-1][-1].location.region == read.location.region
-        joins = is_next and 0 <= gap < PAGE_BYTES and extent.stored_length <= room
-        if (
-            joins
-            and read.is_straight == runs[-1][-1].is_straight
-            and not (gap and read.is_straight)
-        ):
-            runs[-1].append(read)
-        else:
-            runs.append([read])
-            room = RUN_BYTES
-        room -= extent.stored_length
-        end = extent.offset + extent.stored_length
-    return runs

@@ -23,6 +23,7 @@ from .log_format import (
 )
 from .storage import RegionFile, Storage
 
+DRAFT_SUFFIX = ".draft"
 _SCAN_BYTES = 1 << 20
 _MAX_HEADER_BYTES = 64 << 20
 
@@ -152,6 +153,3 @@ class Region:
                     peek_batch_header(page, self.nonce, offset + position)
                     return offset + position
         return size
-
-
-DRAFT_SUFFIX = ".draft"

@@ -69,7 +69,6 @@ class NvmeSettings:
                 f"capacity_bytes is {self.capacity_bytes}; with regions of {self.region_size} "
                 f"bytes the NVMe tier needs at least {least}: raise it or lower region_bytes"
             )
-
         if self.capacity_bytes // self.region_size > MAX_REGIONS:
             raise InvalidRequest(
                 f"capacity_bytes is {self.capacity_bytes}, more than {MAX_REGIONS} regions of "

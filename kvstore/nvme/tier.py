@@ -119,11 +119,7 @@ class NvmeTier:
             _log.error("nvme_disk_error action=locate reason=%s", error)
             found = [None] * len(entries)
         live, hides = self._regions.live, self._hiding.hides
-        found = [None if r is None or r.region not in live or hides(r) else r for r in found]
-        hits = len(found) - found.count(None)
-        self._calls.hits += hits
-        self._calls.misses += len(found) - hits
-        return found
+        return [None if r is None or r.region not in live or hides(r) else r for r in found]
 
     def write(self, write: NvmeWrite, done: Done) -> bool:
         """Stores an entry, replacing one of that name. `done(False)`: it was not stored (disk error
@@ -190,19 +186,16 @@ class NvmeTier:
         return self._submit(Flush(done))
 
     def stats(self) -> NvmeStats:
-        index_bytes, entries = self._index.file_bytes(), self._index.num_entries()
+        index_bytes = self._index.file_bytes()
         writes, reads, calls = self._writes, self._reads, self._calls
         return NvmeStats(
             capacity_bytes=self._settings.capacity_bytes,
             used_bytes=self._regions.used_bytes(index_bytes),
             index_bytes=index_bytes,
             regions=len(self._regions.live),
-            entries=entries,
-            flushed=entries,
+            entries=self._index.num_entries(),
             pending_writes=self._writer.pending,
             pending_reads=self._reader.pending,
-            hits=calls.hits,
-            misses=calls.misses,
             evictions=writes.evictions,
             reinserted=writes.reinserted,
             removals=writes.removals,

@@ -74,25 +74,22 @@ class NvmeEntry(NamedTuple):
 
 class NvmeStats(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes. `used_bytes` is all the tier has on disk, index and files set aside
-    included; `flushed` are the entries that survive any end of the process. Counters only grow."""
+    included. Counters only grow."""
 
     capacity_bytes: int
     used_bytes: int
     index_bytes: int
     regions: int
-    entries: int
-    flushed: int
+    entries: int  # durable
     pending_writes: int
     pending_reads: int
-    hits: int  # entries located
-    misses: int
     evictions: int  # entries that left with their region
     reinserted: int  # hot entries written anew instead
     removals: int
     bytes_in: int  # raw bytes stored
     bytes_written: int  # to the medium: compressed, with headers, with re-insertions
     bytes_out: int  # raw bytes read
-    corrupt: int  # extents that did not match their checksum
+    corrupt: int  # extents that could not be read, or did not match their checksum
     disk_errors: int
     refused_writes: int  # queue full, entry too large
     failed_writes: int

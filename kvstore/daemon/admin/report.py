@@ -6,6 +6,7 @@ import dataclasses
 
 import msgspec
 
+from ...nvme import NvmeStats
 from ...store import Stats
 from ..counters import Counters
 from ..peers import PeerReport
@@ -34,6 +35,7 @@ class StoreReport(Stats, frozen=True, kw_only=True):
     internal_errors: int
     transports: dict[str, TransportStats]  # between this node's DRAM and disk or other nodes
     peers: PeerReport | None  # None: this daemon looks for none
+    nvme: NvmeStats | None  # what only this tier knows; None: there is none
 
 
 def make_report(
@@ -44,6 +46,7 @@ def make_report(
     client_processes: int,
     event_streams: int,
     peers: PeerReport | None = None,
+    nvme: NvmeStats | None = None,
 ) -> StoreReport:
     return StoreReport(
         **msgspec.structs.asdict(stats),
@@ -61,4 +64,5 @@ def make_report(
             for name, each in counters.transports.items()
         },
         peers=peers,
+        nvme=nvme,
     )

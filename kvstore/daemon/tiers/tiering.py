@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from ...keys import EntryId, is_block, shard_of
-from ...nvme import NvmeEntry, NvmeLocation, NvmeSettings, NvmeTier
+from ...nvme import NvmeEntry, NvmeLocation, NvmeSettings, NvmeStats, NvmeTier
 from ...nvme.settings import REGION_OVERHEAD_BYTES
 from ...store import Holding, Store, TierStats
 from ...types import Tier
@@ -88,13 +88,18 @@ class Tiering:
                 return
             self._touched[entry] = None
 
+    def disk_stats(self) -> NvmeStats:
+        """As the tier itself counts."""
+        return self._tier.stats()
+
     def stats(self) -> TierStats:
+        """As every tier does."""
         stats = self._tier.stats()
         return TierStats(
             capacity_bytes=stats.capacity_bytes,
             used_bytes=stats.used_bytes,
             entries=stats.entries,
-            flushed=stats.flushed,
+            flushed=stats.entries,
             hits=self.source.hits,
             misses=self.source.misses,
             evictions=stats.evictions,

@@ -78,6 +78,17 @@ def test_r44_what_was_reported_flushed_survives_a_kill(store_daemon: StartStore)
     check_at_rest(node)
 
 
+def test_r45_foreign_files_are_left_alone_and_reported(store_daemon: StartStore) -> None:
+    node = store_daemon(*NVME)
+    assert admin_of(node).stats()["nvme"]["foreign_files"] == []
+    node.kill()
+    foreign = node.data_dir / "nvme/notes.txt"
+    foreign.write_text("mine")
+    node.start()
+    assert admin_of(node).stats()["nvme"]["foreign_files"] == ["notes.txt"]
+    assert foreign.read_text() == "mine"
+
+
 def test_r28_a_large_pool_with_pending_writes_ends_in_time_and_loses_nothing(
     store_daemon: StartStore,
 ) -> None:

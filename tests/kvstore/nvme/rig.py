@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from moontide.kvstore.nvme import ExtentRead, NvmeEntry, NvmeSettings, NvmeTier, NvmeWrite
-from moontide.kvstore.nvme.probe import Probe, scan
+from moontide.kvstore.nvme.index_scan import scan
+from moontide.kvstore.nvme.probe import Probe
 from moontide.kvstore.nvme.storage import Storage
 from moontide.transfer import aligned_buffer, checksum
 
