@@ -21,10 +21,6 @@ class TransportCounters:
     slices_failed: int = 0
 
 
-def _transports() -> dict[str, TransportCounters]:
-    return {"tcp": TransportCounters(), "file": TransportCounters()}
-
-
 @dataclass(slots=True)
 class Counters:
     """Totals since start; every key comes from a small closed set."""
@@ -35,4 +31,4 @@ class Counters:
     closed: Counter[str] = field(default_factory=Counter)  # by CloseReason
     refused: Counter[str] = field(default_factory=Counter)  # by RefuseReason
     internal_errors: int = 0
-    transports: dict[str, TransportCounters] = field(default_factory=_transports)
+    disk: TransportCounters = field(default_factory=TransportCounters)

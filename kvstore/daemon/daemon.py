@@ -30,7 +30,7 @@ from ..store import PoolSettings, Store
 from ..types import Tier
 from .admin import AdminApi, StoreReport
 from .admin.report import make_report
-from .counters import Counters
+from .counters import Counters, TransportCounters
 from .data_dir import DataDir, StoreState
 from .gate import Gate
 from .listeners import UnixListener
@@ -141,7 +141,7 @@ class StoreDaemon:
             self._store,
             self._settings.nvme_settings(),
             loop=asyncio.get_running_loop(),
-            counters=self._counters.transports["file"],
+            counters=self._counters.disk,
         )
         self._sources = dataclasses.replace(
             self._sources, disk_blocks=tiering.source, disk_entries=tiering.source
@@ -212,8 +212,6 @@ class StoreDaemon:
         return await HttpServer.start(app, self._admin)
 
     def _report(self) -> StoreReport:
-        if self._peers is not None:
-            self._counters.transports["tcp"] = self._peers.transfers()
         stats = self._store.stats(time.monotonic())
         if self._tiering is not None:
             stats.tiers[Tier.NVME.value] = self._tiering.stats()
@@ -223,6 +221,7 @@ class StoreDaemon:
             connections=self._server.num_connections,
             client_processes=len(self._gate.clients),
             event_streams=self._api.num_event_streams,
+            transfers=self._peers.transfers() if self._peers is not None else TransportCounters(),
             peers=self._peers.report() if self._peers is not None else None,
             nvme=self._tiering.disk_stats() if self._tiering is not None else None,
         )

@@ -88,15 +88,15 @@ class Gate:
         if hello.quiesced:
             self._store.client_quiesced(client)
         peer = Peer(
-            self._store,
-            owner,
-            client,
-            shared_memory,
-            self._stats,
-            time.monotonic,
-            self._copies,
-            self._sources,
-            self._tiering,
+            store=self._store,
+            owner=owner,
+            client=client,
+            shared_memory=shared_memory,
+            stats=self._stats,
+            clock=time.monotonic,
+            copies=self._copies,
+            sources=self._sources,
+            tiering=self._tiering,
         )
         return peer, self._welcome(version, shared_memory)
 

@@ -6,10 +6,11 @@ The tier is read a page at a time, in turns with clients; nothing here knows it 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 from ...errors import InvalidRequest, StoreUnavailable
-from ...keys import EntryId, is_block, shard_of
+from ...keys import EntryId, block_key_of, is_block, shard_of
 from ...nvme import NvmeLocation
 from ...store import EntryInfo, EntryPage, Evicted, EvictScope, Store, key_text
 from ...types import Tier
@@ -50,7 +51,7 @@ class DiskInspection:
         count = 0
         async for found in self._pages(lambda each: _matches(each, namespace, None)):
             entries = [EntryId(each.entry) for each in found]
-            count += self._store.exists(entries, 0.0).count(False)
+            count += self._store.exists(entries, time.monotonic()).count(False)
         return count
 
     async def evict(self, scope: EvictScope, prefix: TextKey | None, *, carry_out: bool) -> Evicted:
@@ -109,7 +110,9 @@ class DiskInspection:
 
     def _measure(self, chosen: list[NvmeLocation]) -> Evicted:
         """A block's tokens count once, however many of its shards are among them."""
-        blocks = {each.entry[:17]: each.namespace for each in chosen if is_block(each.entry)}
+        blocks = {
+            block_key_of(each.entry): each.namespace for each in chosen if is_block(each.entry)
+        }
         tokens = sum(map(self._store.block_tokens, blocks.values()))
         return Evicted(len(chosen), sum(each.length for each in chosen), tokens)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ...nvme import NvmeStats
 from ...store import Stats
-from ..counters import Counters
+from ..counters import Counters, TransportCounters
 from ..peers import PeerReport
 
 
@@ -45,6 +45,7 @@ def make_report(
     connections: int,
     client_processes: int,
     event_streams: int,
+    transfers: TransportCounters,
     peers: PeerReport | None = None,
     nvme: NvmeStats | None = None,
 ) -> StoreReport:
@@ -61,7 +62,7 @@ def make_report(
         internal_errors=counters.internal_errors,
         transports={
             name: TransportStats(**dataclasses.asdict(each))
-            for name, each in counters.transports.items()
+            for name, each in (("tcp", transfers), ("file", counters.disk))
         },
         peers=peers,
         nvme=nvme,

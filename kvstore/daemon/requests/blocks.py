@@ -13,7 +13,6 @@ from . import checks
 from .entries import LEAST_TTL_SECONDS, reserved_reply
 
 MAX_NAME_CHARS = 1024
-LEAST_WAIT_SECONDS = 0.001
 
 
 def open_namespace(peer: Peer, message: wire.OpenNamespace) -> wire.NamespaceReply:

@@ -31,9 +31,12 @@ def lookup(peer: Peer, message: wire.LookupBlocks) -> wire.BlocksReply | Deferre
     asked = _Lookup(peer, message, keys, checks.shards(message.coverage, len(keys)))
     if asked.is_complete():
         return asked.find()
-    limit_s = SOURCE_SECONDS if message.timeout_s is None else message.timeout_s
-    seconds = max(message.wait_s, min(limit_s, SOURCE_SECONDS))
-    return Deferred(seconds + GRACE_SECONDS, asked.start, wire.BlocksReply([], [], b""))
+    seconds = max(message.wait_s, _source_seconds(message)) + GRACE_SECONDS
+    return Deferred(seconds, asked.start, wire.BlocksReply([], [], b""))
+
+
+def _source_seconds(message: wire.LookupBlocks) -> float:
+    return min(SOURCE_SECONDS, SOURCE_SECONDS if message.timeout_s is None else message.timeout_s)
 
 
 class _Lookup:
@@ -53,9 +56,8 @@ class _Lookup:
         sources = peer.sources
         self._sources = sources.local_blocks() if message.local_only else sources.blocks()
         self._left: Iterator[BlockSource] = iter(self._sources)
-        limit_s = SOURCE_SECONDS if message.timeout_s is None else message.timeout_s
         self._wanted = BlocksWanted(
-            message.namespace, keys, coverage, peer.clock() + min(limit_s, SOURCE_SECONDS)
+            message.namespace, keys, coverage, peer.clock() + _source_seconds(message)
         )
         self._unwatch: Callable[[], None] | None = None
         self._ended = False

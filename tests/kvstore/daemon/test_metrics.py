@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from moontide.kvstore.daemon.admin.metrics import render
 from moontide.kvstore.daemon.admin.report import StoreReport, make_report
-from moontide.kvstore.daemon.counters import Counters
+from moontide.kvstore.daemon.counters import Counters, TransportCounters
 from moontide.kvstore.daemon.peers import PeerReport
 from moontide.kvstore.store import Stats, TierStats
 
@@ -33,7 +33,13 @@ def report() -> StoreReport:
     counters.refused["clients"] += 1
     peers = PeerReport(known=["b", "c"], up=["b"], **dict.fromkeys(PEER_COUNTS, 1))
     return make_report(
-        stats, counters, connections=2, client_processes=1, event_streams=0, peers=peers
+        stats,
+        counters,
+        connections=2,
+        client_processes=1,
+        event_streams=0,
+        transfers=TransportCounters(bytes_in=11),
+        peers=peers,
     )
 
 
@@ -64,3 +70,4 @@ def test_values_are_the_reports(report: StoreReport) -> None:
     assert samples["moontide_store_request_failures_total", "busy"] == 1
     assert samples["moontide_store_closed_connections_total", "stalled"] == 1
     assert samples["moontide_store_connections",] == 2
+    assert samples["moontide_store_transport_received_bytes_total", "tcp"] == 11
