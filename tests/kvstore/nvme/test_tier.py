@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from moontide.kvstore.nvme import ExtentRead, NvmeEntry, NvmeSettings, NvmeWrite
 from moontide.transfer import aligned_buffer
 
 from .conftest import OpenTier
+from .faults import FaultyStorage
 from .rig import MIB, NAMESPACE, content, names
 
 
@@ -157,18 +159,22 @@ def test_full_queue_refuses_at_once(open_tier: OpenTier) -> None:
 
 
 def test_read_queue_takes_one_large_batch_and_refuses_the_next(open_tier: OpenTier) -> None:
-    rig = open_tier()
+    disk_answers = threading.Event()
+    storage = FaultyStorage(lambda point: disk_answers.wait(10) and None)
+    rig = open_tier(storage=storage)
     rig.put(b"k1", [memoryview(bytes(64))])
+    storage.armed = True
     (found,) = rig.tier.locate([b"k1"])
     assert found is not None
-    buffer = aligned_buffer(4096)[:64]
+    large = [ExtentRead(found, 0, aligned_buffer(4096)[:64])] * 17_000
     results: list[object] = []
-    large = [ExtentRead(found, 0, buffer)] * 17_000
     assert rig.tier.read(large, results.append)
-    if not results and rig.tier.stats().pending_reads:
-        assert not rig.tier.read(large, results.append)
+    assert not rig.tier.read(large[:1], results.append)
+    disk_answers.set()
     rig.wait(lambda: results)
     assert results == [[True] * 17_000]
+    assert rig.tier.read(large[:1], results.append)
+    rig.wait(lambda: len(results) == 2)
 
 
 def test_empty_read_is_done(open_tier: OpenTier) -> None:
