@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
 from .operations import Clear, Drop, Operation, Write
 from .records import EntryRecord
 
 MAX_BURIED = 100_000
+T = TypeVar("T", bound=Hashable)
 
 
 class Hiding:
@@ -31,15 +34,19 @@ class Hiding:
 
     def end(self, operation: Operation, *, is_durable: bool, next_sequence: int) -> None:
         if isinstance(operation, Write):
-            self._pending -= Counter([operation.write.entry])
+            _take_away(self._pending, [operation.write.entry])
         elif isinstance(operation, Drop):
-            self._pending -= Counter(operation.entries)
+            _take_away(self._pending, operation.entries)
             if not is_durable:
                 self._bury(operation, next_sequence)
         elif isinstance(operation, Clear):
-            self._pending_clears -= Counter([operation.namespace])
+            _take_away(self._pending_clears, [operation.namespace])
             if not is_durable:
                 self._buried_clears[operation.namespace] = next_sequence
+
+    def is_pending(self, entry: bytes) -> bool:
+        """A write or a removal of it is under way."""
+        return entry in self._pending
 
     def hides(self, record: EntryRecord) -> bool:
         if self._pending or self._buried:
@@ -60,3 +67,11 @@ class Hiding:
             self._buried_clears[None] = next_sequence
         else:
             self._buried.update(dict.fromkeys(drop.entries, next_sequence))
+
+
+def _take_away(counts: Counter[T], names: Iterable[T]) -> None:
+    """One of each. (`-=` of a Counter walks all of it.)"""
+    for name in names:
+        counts[name] -= 1
+        if counts[name] <= 0:
+            del counts[name]

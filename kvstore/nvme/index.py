@@ -133,6 +133,14 @@ class NvmeIndex:
                 gone += removed
         return gone, len(places) == CHUNK_RECORDS
 
+    def remove_all(self) -> int:
+        """Takes every entry out, however many, in one transaction; how many there were."""
+        count = self.num_entries()
+        with self._write() as txn:
+            for database in (self._entries, self._overflow, self._placed):
+                txn.drop(database, delete=False)
+        return count
+
     def regions(self) -> dict[int, int]:
         """Regions that entries lie in, and the ordinal after their last."""
         found: dict[int, int] = {}

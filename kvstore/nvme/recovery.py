@@ -120,7 +120,8 @@ class _Replay:
         for record in batch.records:
             if record.kind is RecordKind.CLEARED:
                 self._apply(None)
-                remove_namespace(self._index, record.body[1:].hex())
+                for _ in remove_namespace(self._index, record.body[1:].hex()):
+                    pass
         if len(self._changes) >= _REPLAY_CHANGES:
             self._apply(None)
 

@@ -75,18 +75,20 @@ class Space:
                 return
             self._evict(victim, _Budget())
 
-    def remove_all(self) -> None:
-        """Every region goes, and with them all entries."""
+    def remove_all(self) -> int:
+        """Every region goes, and with them all entries; how many."""
         self._regions.seal()
         staying = [
             region.file.path.name
             for region in list(self._regions.live.values())
-            if not self._remove(region)
+            if not self._regions.remove(region)
         ]
-        self.purge()
+        self._unpurged.clear()
+        count = self._index.remove_all()
         sync_directory(self._settings.directory)
         if staying:
             raise OSError(errno.EIO, f"could not be removed: {' '.join(staying)}")
+        return count
 
     def purge(self) -> None:
         """Takes what lay in removed regions out of the index."""
@@ -164,12 +166,9 @@ class Space:
         except DISK_ERRORS as error:
             self._counters.disk_errors += 1
             _log.warning("nvme_carry_over_failed region=%d reason=%s", region.id, error)
-        self._remove(region)
-        self.purge()
-
-    def _remove(self, region: Region) -> bool:
         self._unpurged.append(region.id)
-        return self._regions.remove(region)
+        self._regions.remove(region)
+        self.purge()
 
     def _hot_items(self, region: Region, most: int) -> Iterator[list[Item]]:
         """Up to `most` entries that were touched, in batches of about 8 MiB."""

@@ -10,8 +10,11 @@ from ..errors import InvalidRequest, StoreUnavailable
 from .codec import Codec
 from .committer import Committer
 from .counters import CallCounters, ReaderCounters, WriterCounters
+from .doubts import Doubts
 from .hiding import Hiding
 from .log import Log
+from .log_writer import StoredItem
+from .notices import Notices
 from .operations import Clear, Drop, Flush, Operation, Outcome, Write
 from .probe import Probe, probe
 from .reader import Reader
@@ -46,9 +49,9 @@ class NvmeTier:
     `done` is never called; retry later. Every `done` of a call that was taken runs exactly once.
 
     An entry is visible from the moment it is durable, and `on_stored` tells; it leaves by `drop`,
-    `clear`, damage or eviction, and `on_removed` tells (not after `clear`). What a pending write,
-    drop or clear names is not located. Disk errors are counted and fail the operation; the tier
-    goes on."""
+    `clear`, damage or eviction, and `on_removed` tells (after `clear` only of string entries). What
+    a pending write, drop or clear names is not located. Disk errors are counted and fail the
+    operation; the tier goes on."""
 
     @classmethod
     def open(
@@ -97,9 +100,21 @@ class NvmeTier:
         log = Log(self._regions, self._index, sequence=recovered.sequence, counters=self._writes)
         space = Space(settings, self._regions, self._index, log, counters=self._writes)
         codec = Codec() if settings.compression == "auto" else None
+        self._space = space
+        self._doubts = Doubts()
+        notices = Notices(post, self._publish)
+        committer = Committer(
+            space,
+            log,
+            self._index,
+            codec=codec,
+            doubts=self._doubts,
+            publish=notices.put,
+            counters=self._writes,
+        )
         self._writer = Writer(
-            Committer(space, log, self._index, codec=codec, counters=self._writes),
-            lambda outcome: post(lambda: self._publish(outcome)),
+            committer,
+            notices.put,
             max_operations=settings.queue_entries,
             max_bytes=settings.queue_bytes,
         )
@@ -128,6 +143,19 @@ class NvmeTier:
             self._calls.refused_writes += 1
             return False
         return True
+
+    def can_ever_fit(self, write: NvmeWrite) -> bool:
+        """False: a region is too small for it."""
+        return self._space.can_ever_fit(StoredItem(write, None))
+
+    def may_return(self, entries: Sequence[bytes]) -> list[bool]:
+        """Which of these a later start might find here, unless they are dropped: what is located,
+        what is being written or dropped, and what failed on the way in or out."""
+        pending, doubts = self._hiding.is_pending, self._doubts
+        return [
+            location is not None or pending(entry) or entry in doubts
+            for entry, location in zip(entries, self.locate(entries), strict=True)
+        ]
 
     def read(self, requests: Sequence[ExtentRead], done: ReadDone) -> bool:
         """Brings extents in; `done` gets one result each. True: the destination holds the extent,

@@ -43,7 +43,8 @@ class Batch:
     owner: Owner
     namespace: int = STRINGS
     if_exists: IfExists = "keep"
-    ttl_s: float | None = None
+    ttl_s: float | None = None  # from the commit
+    ends_at: float | None = None  # monotonic seconds; instead of a time to live
     soft_pin: bool = False
     shared_memory: bool = False
     parents: dict[bytes, bytes] = field(default_factory=dict)  # block key → the one before it
@@ -51,6 +52,10 @@ class Batch:
     origin: Origin | None = None
     elsewhere: Collection[bytes] = ()  # entries that another tier holds
     replicas: int = 1  # wanted in the cluster
+
+    def end(self, now: float) -> float | None:
+        """When entries committed at `now` end by themselves, if they do."""
+        return self.ends_at if self.ttl_s is None else now + self.ttl_s
 
 
 class _Group:
@@ -76,7 +81,7 @@ class Reservations:
         self._shares = Shares.of(settings, settings.max_reserved_ratio)
         self._open: dict[int, Batch] = {}
         self._quarantine: dict[Instance, list[int]] = {}
-        self.replaced: list[bytes] = []  # since the last look
+        self.renewed: list[bytes] = []  # string entries the last commit stored
         self.watchers = Watchers()
         self.arrivals = Arrivals()
 
@@ -170,7 +175,7 @@ class Reservations:
             catalog.flags[slot] = SOFT_PINNED
         if num_extents > 1:
             catalog.checksums[slot] = bytearray(8 * num_extents)
-        if batch.ttl_s is not None:
+        if batch.end(now) is not None:
             catalog.flags[slot] |= VOLATILE
         if batch.request_scoped:
             catalog.flags[slot] |= REQUEST_SCOPED
@@ -270,6 +275,7 @@ class Reservations:
         if checksums:
             check_same_length(slots=slots, checksums=checksums)
         results = []
+        self.renewed = []
         group = _Group()
         sums: Sequence[int | None] = checksums or [None] * len(slots)
         for slot, generation, checksum in zip(slots, generations, sums, strict=True):
@@ -352,16 +358,17 @@ class Reservations:
             self._end(slot)
             return PutResult(PutStatus.FAILED, "removed while it was filled")
         self._entries.expire_among([key], now)
-        if batch.namespace == STRINGS and batch.origin is None:
+        is_new_value = batch.namespace == STRINGS and batch.origin is None
+        if is_new_value:
             self.doom_fills([key])  # of the value that was there before
-        if batch.if_exists == "replace":
-            self.replaced.append(key)
         existing = catalog.committed.get(key)
         if existing is not None:
             if batch.if_exists != "replace":
                 self._end(slot)
                 return _EXISTS
             self._entries.drop([existing], DropReason.REPLACED)
+        if is_new_value:
+            self.renewed.append(key)
         catalog.committed[key] = slot
         group.slots.append(slot)
         if slot in self.watchers:
@@ -372,9 +379,10 @@ class Reservations:
         slots, batch = group.slots, group.batch
         if not slots or batch is None:
             return
-        if batch.ttl_s is not None:
+        end = batch.end(now)
+        if end is not None:
             for slot in slots:
-                self._entries.expiry.set(slot, now + batch.ttl_s)
+                self._entries.expiry.set(slot, end)
         self._entries.publish(slots, batch.parents, now)
         self._tell_arrivals([self._catalog.keys[slot] for slot in slots])
 

@@ -132,11 +132,13 @@ class StoreWriting(StoreParts):
         sizes: Sequence[int],
         *,
         origin: Origin,
+        ends_at: float | None = None,
         now: float,
     ) -> list[ReserveResult]:
-        """As `reserve_fill`, for string entries. They are found once they are committed."""
+        """As `reserve_fill`, for string entries. They are found once they are committed, and until
+        `ends_at` (monotonic seconds), when what they are copies of ends."""
         check_entries(entries, sizes)
-        batch = Batch(self._owners.get(owner), origin=origin)
+        batch = Batch(self._owners.get(owner), origin=origin, ends_at=ends_at)
         return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
 
     def expect_checksums(
@@ -188,11 +190,11 @@ class StoreWriting(StoreParts):
             self._owners.get(owner), slots, generations, checksums, now
         )
 
-    def take_replaced(self) -> list[bytes]:
-        """Entries that `if_exists="replace"` was committed for since the last call: whatever other
-        tiers hold of them is of an older value."""
-        replaced, self._reservations.replaced = self._reservations.replaced, []
-        return replaced
+    def take_renewed(self) -> list[bytes]:
+        """String entries that the last commit stored for a client: whatever other tiers hold of
+        them is an older value."""
+        renewed, self._reservations.renewed = self._reservations.renewed, []
+        return renewed
 
     def abort(self, owner: OwnerId, slots: Sequence[int], generations: Sequence[int]) -> int:
         """The writer has stopped: frees the space at once. Unknown ones are counted, not errors.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ... import wire
 from ...errors import StoreTimeout, StoreUnavailable
+from ...keys import EntryId
 from ..answers import Deferred, Respond
+from ..peer import Peer
 
 REMOVAL_SECONDS = 30.0
 """A disk that takes longer is broken: the client hears that it is not sure."""
+R = TypeVar("R", bound=wire.Reply)
 
 
 class Removal:
@@ -43,3 +47,14 @@ class Removal:
 
     def _forget(self) -> None:
         self._respond = None
+
+
+def once_dropped(peer: Peer, entries: Sequence[EntryId], reply: R) -> R | Deferred:
+    """`reply`, once no later start can find any of these entries on disk; at once where it could
+    not."""
+    on_disk = peer.tiering.may_return(entries) if peer.tiering else []
+    if peer.tiering is None or not on_disk:
+        return reply
+    removal = Removal(reply)
+    peer.tiering.drop(on_disk, removal.ended)
+    return removal.answer()

@@ -9,7 +9,7 @@ from ..answers import Deferred
 from ..peer import Peer
 from . import checks
 from .changing import once_agreed
-from .durable import Removal
+from .durable import Removal, once_dropped
 
 
 def remove(peer: Peer, message: wire.Remove) -> wire.CountReply | Deferred:
@@ -49,11 +49,7 @@ def _remove_here(
     count = len(removed.union(on_disk, known))
     reply = wire.CountReply(max(count, min(dropped, len(set(entries)))))
     peer.store.remove(entries, peer.clock())
-    if peer.tiering is None or not on_disk:
-        return reply
-    removal = Removal(reply)
-    peer.tiering.drop(on_disk, removal.ended)
-    return removal.answer()
+    return once_dropped(peer, entries, reply)
 
 
 def clear(peer: Peer, message: wire.Clear) -> wire.CountReply | Deferred:

@@ -15,7 +15,7 @@ from ..buffers import PayloadSink, Piece
 from ..peer import Peer
 from . import checks
 from .changing import once_agreed, once_spread
-from .durable import Removal
+from .durable import once_dropped
 
 LEAST_TTL_SECONDS = 0.001
 
@@ -131,20 +131,8 @@ def _commit_here(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
     results = peer.store.commit(
         peer.owner, message.slots, message.generations, message.checksums, peer.clock()
     )
-    return _once_replaced(peer, wire.PutReply([_wire_result(result) for result in results]))
-
-
-def _once_replaced(peer: Peer, reply: wire.PutReply) -> wire.PutReply | Deferred:
-    """`reply`, once the disk holds no older value of what was just replaced."""
-    replaced = [EntryId(entry) for entry in peer.store.take_replaced()]
-    if not replaced or peer.tiering is None:
-        return reply
-    on_disk = peer.tiering.on_disk(replaced)
-    if not on_disk:
-        return reply
-    removal = Removal(reply)
-    peer.tiering.drop(on_disk, removal.ended)
-    return removal.answer()
+    reply = wire.PutReply([_wire_result(result) for result in results])
+    return once_dropped(peer, [EntryId(entry) for entry in peer.store.take_renewed()], reply)
 
 
 def abort(peer: Peer, message: wire.Abort) -> wire.Ok:

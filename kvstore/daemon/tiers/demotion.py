@@ -70,9 +70,6 @@ class Demoter:
     def is_writing(self, entry: bytes) -> bool:
         return entry in self._writing
 
-    def writing(self) -> list[bytes]:
-        return list(self._writing)
-
     @property
     def is_idle(self) -> bool:
         """Everything that can be on disk is there."""

@@ -121,6 +121,11 @@ class Tiering:
             if location is not None or self._demoter.is_writing(entry)
         ]
 
+    def may_return(self, entries: Sequence[EntryId]) -> list[EntryId]:
+        """Those that a later start might find there, unless they are dropped."""
+        found = self._tier.may_return(entries)
+        return [entry for entry, may in zip(entries, found, strict=True) if may]
+
     def drop(self, entries: Sequence[EntryId], then: Then) -> None:
         """`then` runs once their removal is durable: no crash brings them back."""
         if not self._tier.drop(entries, then):
@@ -128,24 +133,14 @@ class Tiering:
 
     def clear(self, namespace: str | None, then: Then) -> None:
         """A namespace (digest, hex), string entries (""), or everything (None)."""
-        if namespace == "":
-            self._drop_strings(then)
-            return
 
         def cleared(durable: bool) -> None:
-            if durable:
+            if durable and namespace != "":  # of strings, each was told
                 self._announce_cleared(namespace)
             then(durable)
 
         if not self._tier.clear(namespace, cleared):
             then(False)
-
-    def _drop_strings(self, then: Then) -> None:
-        """One by one, with their events: `cleared` without a namespace means everything."""
-        found = [names for namespace, names in self._tier.entries() if not namespace]
-        strings = [name for names in found for name in names]
-        strings += [entry for entry in self._demoter.writing() if not is_block(entry)]
-        self.drop([EntryId(name) for name in strings], then)
 
     # -- looking into it ----------------------------------------------------------------
 

@@ -9,6 +9,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from .faults import Countdown, Fault, FaultyStorage, disk_error, disk_full, kill
 from .rig import Rig, names
 
@@ -119,6 +121,43 @@ def test_disk_that_stays_broken_fails_every_write_and_reads_go_on(tmp_path: Path
     storage.armed = False
     assert rig.put(b"k2")
     assert rig.hits([b"k2"]) == [b"k2"]
+    rig.close()
+
+
+@pytest.mark.parametrize("point", ["write", "sync", "index"])
+def test_what_failed_on_its_way_in_is_gone_once_dropped(tmp_path: Path, point: str) -> None:
+    """The log may have it though the index has not."""
+    storage = FaultyStorage(lambda at: disk_full(at) if at == point else None)
+    rig = open_rig(tmp_path / "nvme", storage)
+    assert rig.put(b"before")
+    storage.armed = True
+    assert not rig.put(b"k1", namespace="")
+    storage.armed = False
+    assert rig.tier.locate([b"k1"]) == [None]
+    assert rig.tier.may_return([b"before", b"k1", b"absent"]) == [True, True, False]
+    assert rig.drop(b"k1")
+    assert rig.tier.may_return([b"k1"]) == [False]
+    rig.close()
+    rig = open_rig(tmp_path / "nvme")
+    assert rig.tier.locate([b"k1"]) == [None]
+    assert rig.hits([b"before"]) == [b"before"]
+    rig.close()
+
+
+def test_a_removal_that_failed_is_made_durable_when_repeated(tmp_path: Path) -> None:
+    storage = FaultyStorage(disk_error)
+    rig = open_rig(tmp_path / "nvme", storage)
+    assert rig.put(b"k1")
+    storage.armed = True
+    assert not rig.drop(b"k1")
+    storage.armed = False
+    assert rig.tier.locate([b"k1"]) == [None]
+    assert rig.tier.may_return([b"k1"]) == [True]
+    assert rig.drop(b"k1")
+    assert rig.tier.may_return([b"k1"]) == [False]
+    rig.close()
+    rig = open_rig(tmp_path / "nvme")
+    assert rig.tier.locate([b"k1"]) == [None]
     rig.close()
 
 

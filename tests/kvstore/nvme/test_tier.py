@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.nvme import ExtentRead, NvmeEntry, NvmeSettings, NvmeWrite, region_bytes_for
+from moontide.kvstore.nvme.notices import NOTICE_ENTRIES, Notices
+from moontide.kvstore.nvme.operations import Outcome
 from moontide.transfer import aligned_buffer
 
 from .conftest import OpenTier
@@ -126,6 +129,34 @@ def test_clear_of_all_leaves_nothing(open_tier: OpenTier) -> None:
     assert rig.listed() == set()
     assert rig.put(b"k1")
     assert open_tier().listed() == {b"k1"}
+
+
+def test_clear_of_strings_tells_each(open_tier: OpenTier) -> None:
+    """In pieces, between which whoever uses the tier does other things."""
+    rig = open_tier()
+    strings = names(0, 2500, "s")
+    for entry in strings:
+        rig.wait(lambda e=entry: rig.submit(e, [memoryview(e)], namespace=""))
+    rig.put_many(names(0, 50))
+    assert rig.clear("")
+    assert {entry.entry for entry in rig.removed} == set(strings)
+    assert rig.listed() == set(names(0, 50))
+    assert rig.tier.locate(strings) == [None] * len(strings)
+
+
+def test_notices_come_in_order_one_a_turn() -> None:
+    posted: list[Callable[[], None]] = []
+    taken: list[Outcome] = []
+    notices = Notices(posted.append, taken.append)
+    left = [NvmeEntry("", entry, b"", 1) for entry in names(0, 2 * NOTICE_ENTRIES + 1)]
+    notices.put(Outcome(removed=list(left)))
+    notices.put(Outcome(stored=left[:1]))
+    while posted:
+        assert len(posted) == 1
+        posted.pop()()
+    assert [len(each.removed) for each in taken] == [NOTICE_ENTRIES, NOTICE_ENTRIES, 1, 0]
+    assert [entry for each in taken for entry in each.removed] == left
+    assert taken[-1].stored == left[:1]
 
 
 def test_entries_lists_each_once_by_namespace(open_tier: OpenTier) -> None:
