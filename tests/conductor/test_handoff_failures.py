@@ -12,6 +12,7 @@ from aiohttp import web
 from moontide.conductor.cluster import watcher, workers
 from moontide.conductor.upstream.stream import SLICE_SECONDS
 
+from .conftest import CHECK_SECONDS
 from .fake_model import MODEL
 from .fake_worker import FakeWorker
 from .fakes import (
@@ -272,7 +273,7 @@ async def test_r57_a_stopped_prefill_worker_is_left_after_two_missed_checks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SIGSTOP as others see it: connections stay open, nothing is answered."""
-    assert 2 * (watcher.CHECK_SECONDS + watcher.CHECK_TIMEOUT_SECONDS) + SLICE_SECONDS < 10
+    assert 2 * (CHECK_SECONDS + watcher.CHECK_TIMEOUT_SECONDS) + SLICE_SECONDS < 10
     assert workers.SUSPECT_SECONDS + SLICE_SECONDS < 10
     monkeypatch.setattr(watcher, "CHECK_TIMEOUT_SECONDS", 0.3)
     monkeypatch.setattr(workers, "SUSPECT_SECONDS", 0.5)
