@@ -174,15 +174,6 @@ class NvmeIndex:
     def file_bytes(self) -> int:
         return file_bytes(self._directory)
 
-    def largest_value_bytes(self) -> int:
-        """Over all records; reads them all."""
-        largest = 0
-        with self._env.begin() as txn:
-            for database in (self._entries, self._overflow, self._placed, self._meta):
-                with txn.cursor(database) as cursor:
-                    largest = max([largest, *map(len, cursor.iternext(keys=False))])
-        return largest
-
     def check_readers(self) -> int:
         """Frees reader slots of processes that died inside a transaction: they keep pages from
         being used again."""
