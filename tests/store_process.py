@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from moontide.kvstore import connect
@@ -109,13 +111,15 @@ def start_nodes(start: StartStore, parent: Path, count: int, *flags: str) -> lis
     if not token.exists():
         token.touch(mode=0o600)
         token.write_text("cluster-token-of-the-tests")
-    nodes = []
-    for number in range(count):
+
+    def start_node(number: int) -> StoreProcess:
         placed = ("--node-id", f"node-{chr(ord('a') + number)}", "--token-file", str(token))
         node = start(*placed, "--cluster", f"file:{parent / 'cluster'}", *flags)
         node.token_file = token
-        nodes.append(node)
-    return nodes
+        return node
+
+    with ThreadPoolExecutor(count) as pool:  # at once: most of a start is Python's own
+        return list(pool.map(start_node, range(count)))
 
 
 def await_linked(nodes: list[StoreProcess]) -> None:
@@ -130,16 +134,18 @@ def await_linked(nodes: list[StoreProcess]) -> None:
 
 @contextlib.contextmanager
 def store_processes(parent: Path) -> Iterator[StartStore]:
-    """`start(*flags)` starts a store of 64 MiB unless flags say otherwise; all are killed at the
-    end."""
+    """`start(*flags)` starts a store of 64 MiB unless flags say otherwise, from any thread; all are
+    killed at the end."""
     sockets = Path(tempfile.mkdtemp(prefix="mt-"))  # pytest's paths can be too long for a socket
     started: list[StoreProcess] = []
+    numbers = itertools.count()
 
     def start(*flags: str) -> StoreProcess:
-        root = parent / f"store-{len(started)}"
+        number = next(numbers)
+        root = parent / f"store-{number}"
         root.mkdir()
         args = [part for flag in DEFAULT_FLAGS.items() if flag[0] not in flags for part in flag]
-        daemon = StoreProcess(root, sockets / f"{len(started)}.sock", (*args, *flags))
+        daemon = StoreProcess(root, sockets / f"{number}.sock", (*args, *flags))
         started.append(daemon)
         daemon.start()
         return daemon

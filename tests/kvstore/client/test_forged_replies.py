@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
-from moontide.kvstore import JobStatus, StoreClient, connect, wire
+from moontide.kvstore import BlockStore, BlockWriter, JobStatus, StoreClient, connect, wire
 
 from ...store_process import StoreProcess
 from .helpers import (
@@ -23,12 +23,40 @@ from .helpers import (
 from .relay import Relay
 
 
-@contextlib.contextmanager
-def relay_client(daemon: StoreProcess, relay: Relay) -> Iterator[StoreClient]:
-    """A client that hears what `relay` makes of the daemon's replies; the store is empty."""
-    with connect(relay.address, token=daemon.token, timeout_s=SECONDS) as client:
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """TOKENS being written, and a client that hears what `relay` makes of the daemon's replies."""
+
+    relay: Relay
+    client: StoreClient
+    kv: BlockStore
+    writer: BlockWriter
+    content: list[list[bytes]]
+
+    def write(self, *layers: int) -> None:
+        for layer in layers:
+            self.writer.layer(layer, self.content[layer])
+
+    def alter(self, alter: Callable[[wire.ExtentsReply], wire.Reply]) -> None:
+        """Of what the daemon tells of awaited layers."""
+        self.relay.alter = lambda reply: (
+            alter(reply) if isinstance(reply, wire.ExtentsReply) else reply
+        )
+
+
+@pytest.fixture
+def scene(daemon: StoreProcess) -> Iterator[Scene]:
+    with (
+        Relay(daemon.listen or "") as relay,
+        connect(relay.address, token=daemon.token, timeout_s=SECONDS) as client,
+    ):
         client.clear()
-        yield client
+        with (
+            client.kv(NAMESPACE) as kv,
+            other_store(daemon) as source,
+            source.writer(TOKENS) as writer,
+        ):
+            yield Scene(relay, client, kv, writer, layers_of(source, source.keys(TOKENS)))
 
 
 @pytest.mark.parametrize(
@@ -41,92 +69,58 @@ def relay_client(daemon: StoreProcess, relay: Relay) -> Iterator[StoreClient]:
     ],
     ids=["few", "short", "empty", "other"],
 )
-def test_r16_a_forged_answer_ends_the_connection_only(
-    daemon: StoreProcess, forged: wire.Reply
-) -> None:
-    with (
-        Relay(daemon.listen or "") as relay,
-        relay_client(daemon, relay) as client,
-        client.kv(NAMESPACE) as kv,
-        other_store(daemon) as source,
-        source.writer(TOKENS) as writer,
-    ):
-        content = layers_of(source, source.keys(TOKENS))
-        writer.layer(0, content[0])
-        hit = hit_under_way(kv, TOKENS)
-        relay.alter = lambda reply: forged if isinstance(reply, wire.ExtentsReply) else reply
-        buffers = buffers_for(kv, [1], 6)
-        job = kv.submit_load(hit.ticket, [1], buffers, deadline_s=SECONDS)
-        writer.layer(1, content[1])
-        result = result_of(kv, job)
-        assert result.status is JobStatus.FAILED
-        assert result.reason.startswith("unavailable: ")
-        assert buffers == buffers_for(kv, [1], 6)
-        relay.alter = lambda reply: reply
-        assert kv.load(hit.ticket, [1], buffers).status is JobStatus.DONE
-        assert buffers == [content[1]]
-        for layer in (2, 3):
-            writer.layer(layer, content[layer])
+def test_r16_a_forged_answer_ends_the_connection_only(scene: Scene, forged: wire.Reply) -> None:
+    kv, content = scene.kv, scene.content
+    scene.write(0)
+    hit = hit_under_way(kv, TOKENS)
+    scene.alter(lambda reply: forged)
+    buffers = buffers_for(kv, [1], 6)
+    job = kv.submit_load(hit.ticket, [1], buffers, deadline_s=SECONDS)
+    scene.write(1)
+    result = result_of(kv, job)
+    assert result.status is JobStatus.FAILED
+    assert result.reason.startswith("unavailable: ")
+    assert buffers == buffers_for(kv, [1], 6)
+    scene.alter(lambda reply: reply)
+    assert kv.load(hit.ticket, [1], buffers).status is JobStatus.DONE
+    assert buffers == [content[1]]
+    scene.write(2, 3)
 
 
-def test_a_busy_daemon_is_asked_again(daemon: StoreProcess) -> None:
-    with (
-        Relay(daemon.listen or "") as relay,
-        relay_client(daemon, relay) as client,
-        client.kv(NAMESPACE) as kv,
-        other_store(daemon) as source,
-        source.writer(TOKENS) as writer,
-    ):
-        content = layers_of(source, source.keys(TOKENS))
-        writer.layer(0, content[0])
-        hit = hit_under_way(kv, TOKENS)
-        refusals = iter([wire.Failure("busy", "later"), wire.Failure("timeout", "not yet")])
-
-        def alter(reply: wire.Reply) -> wire.Reply:
-            return next(refusals, reply) if isinstance(reply, wire.ExtentsReply) else reply
-
-        relay.alter = alter
-        writer.layer(1, content[1])
-        buffers = buffers_for(kv, [1], 6)
-        assert kv.load(hit.ticket, [1], buffers).status is JobStatus.DONE
-        assert buffers == [content[1]]
-        assert next(refusals, None) is None
-        relay.alter = lambda reply: (
-            wire.Failure("invalid_request", "no") if isinstance(reply, wire.ExtentsReply) else reply
-        )
-        refused = kv.load(hit.ticket, [1], buffers)
-        assert (refused.status, refused.failed_blocks) == (JobStatus.FAILED, tuple(range(6)))
-        assert refused.reason == "invalid_request: no"
-        for layer in (2, 3):
-            writer.layer(layer, content[layer])
-        kv.release(hit.ticket)
+def test_a_busy_daemon_is_asked_again(scene: Scene) -> None:
+    kv = scene.kv
+    scene.write(0)
+    hit = hit_under_way(kv, TOKENS)
+    refusals = iter([wire.Failure("busy", "later"), wire.Failure("timeout", "not yet")])
+    scene.alter(lambda reply: next(refusals, reply))
+    scene.write(1)
+    buffers = buffers_for(kv, [1], 6)
+    assert kv.load(hit.ticket, [1], buffers).status is JobStatus.DONE
+    assert buffers == [scene.content[1]]
+    assert next(refusals, None) is None
+    scene.alter(lambda reply: wire.Failure("invalid_request", "no"))
+    refused = kv.load(hit.ticket, [1], buffers)
+    assert (refused.status, refused.failed_blocks) == (JobStatus.FAILED, tuple(range(6)))
+    assert refused.reason == "invalid_request: no"
+    scene.write(2, 3)
+    kv.release(hit.ticket)
 
 
-def test_a_wrong_checksum_is_corrupt_not_handed_out(daemon: StoreProcess) -> None:
-    with (
-        Relay(daemon.listen or "") as relay,
-        relay_client(daemon, relay) as client,
-        client.kv(NAMESPACE) as kv,
-        other_store(daemon) as source,
-        source.writer(TOKENS) as writer,
-    ):
-        content = layers_of(source, source.keys(TOKENS))
-        hit = hit_under_way(kv, TOKENS)
+def test_a_wrong_checksum_is_corrupt_not_handed_out(scene: Scene) -> None:
+    kv = scene.kv
+    hit = hit_under_way(kv, TOKENS)
 
-        def alter(reply: wire.Reply) -> wire.Reply:
-            if not isinstance(reply, wire.ExtentsReply):
-                return reply
-            sums = bytearray(reply.checksums)
-            sums[8 * 4] ^= 1
-            return wire.ExtentsReply(reply.complete, bytes(sums))
+    def with_a_wrong_sum(reply: wire.ExtentsReply) -> wire.Reply:
+        sums = bytearray(reply.checksums)
+        sums[8 * 4] ^= 1
+        return wire.ExtentsReply(reply.complete, bytes(sums))
 
-        relay.alter = alter
-        buffers = buffers_for(kv, [0], 6)
-        job = kv.submit_load(hit.ticket, [0], buffers, deadline_s=SECONDS)
-        for layer in range(4):
-            writer.layer(layer, content[layer])
-        result = result_of(kv, job)
-        assert (result.status, result.failed_blocks) == (JobStatus.FAILED, (4,))
-        assert result.reason.startswith("corrupt: ")
-        assert client.counters.corrupt == 1
-        kv.release(hit.ticket)
+    scene.alter(with_a_wrong_sum)
+    buffers = buffers_for(kv, [0], 6)
+    job = kv.submit_load(hit.ticket, [0], buffers, deadline_s=SECONDS)
+    scene.write(0, 1, 2, 3)
+    result = result_of(kv, job)
+    assert (result.status, result.failed_blocks) == (JobStatus.FAILED, (4,))
+    assert result.reason.startswith("corrupt: ")
+    assert scene.client.counters.corrupt == 1
+    kv.release(hit.ticket)

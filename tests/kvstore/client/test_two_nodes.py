@@ -19,6 +19,7 @@ from moontide.kvstore import (
 )
 
 from ...store_process import StartStore, StoreProcess, start_nodes
+from .conftest import FLAGS
 from .helpers import (
     NAMESPACE,
     SECONDS,
@@ -33,30 +34,12 @@ from .helpers import (
 
 GUARD = 0xA5
 PROMPTS: Iterator[range] = (range(start, start + 100) for start in itertools.count(0, 1000))
-FLAGS = ("--dram", "32MiB", "--segment", "4MiB")
-
-
-@pytest.fixture(scope="module")
-def nodes(
-    module_store_daemon: StartStore, tmp_path_factory: pytest.TempPathFactory
-) -> list[StoreProcess]:
-    return start_nodes(module_store_daemon, tmp_path_factory.mktemp("cluster"), 2, *FLAGS)
 
 
 @pytest.fixture
 def writer(nodes: list[StoreProcess]) -> Iterator[BlockStore]:
     with client_of(nodes[0]) as client, client.kv(NAMESPACE) as kv:
         yield kv
-
-
-@pytest.fixture(params=["unix", "tcp"])
-def reading_client(
-    request: pytest.FixtureRequest, nodes: list[StoreProcess]
-) -> Iterator[StoreClient]:
-    """Nothing is held or on its way at the end."""
-    with client_of(nodes[1], request.param) as client:
-        yield client
-        wait_until(lambda: not any(client.stats()[name] for name in ("pins", "in_flight")))
 
 
 @pytest.fixture

@@ -5,34 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from moontide.kvstore import PutStatus, StoreClient, StoreTimeout
 
 from ...store_process import StartStore, StoreProcess, start_nodes
+from .conftest import FLAGS
 from .helpers import client_of, wait_until
-
-FLAGS = ("--dram", "32MiB", "--segment", "4MiB")
-
-
-@pytest.fixture(scope="module")
-def nodes(
-    module_store_daemon: StartStore, tmp_path_factory: pytest.TempPathFactory
-) -> list[StoreProcess]:
-    return start_nodes(module_store_daemon, tmp_path_factory.mktemp("cluster"), 2, *FLAGS)
-
-
-@pytest.fixture(params=["unix", "tcp"])
-def reading_client(
-    request: pytest.FixtureRequest, nodes: list[StoreProcess]
-) -> Iterator[StoreClient]:
-    """Nothing is held or on its way at the end."""
-    with client_of(nodes[1], request.param) as client:
-        yield client
-        wait_until(lambda: not any(client.stats()[name] for name in ("pins", "in_flight")))
 
 
 def test_string_entries_of_one_node_are_read_at_the_other(
