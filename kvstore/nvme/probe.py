@@ -16,9 +16,9 @@ SECONDS_PER_BYTE = 30 / 512e6
 
 
 class Verdict(enum.IntEnum):
-    """Exit status of the child."""
+    """Exit status of the child. None is 0 or 1: what a child that did not look might end with."""
 
-    SOUND = 0
+    SOUND = 2
     DAMAGED = 3
     OTHER_VERSION = 4
     ABSENT = 5
