@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
+from typing import NamedTuple
 
 from moontide.transfer.types import Instance
 
@@ -56,6 +58,21 @@ class Batch:
     def end(self, now: float) -> float | None:
         """When entries committed at `now` end by themselves, if they do."""
         return self.ends_at if self.ttl_s is None else now + self.ttl_s
+
+
+class _Wanted(NamedTuple):
+    entry: bytes
+    num_bytes: int
+    num_extents: int
+
+
+class _Space(NamedTuple):
+    """`writable`: in a segment granted to the client."""
+
+    slot: int
+    segment: int
+    offset: int
+    writable: bool
 
 
 class _Group:
@@ -113,14 +130,14 @@ class Reservations:
         most = self._pool.settings.segment_bytes
         arena = self._pool.arena_of(batch.owner.client) if batch.shared_memory else None
         results = []
-        for entry, size, extents in zip(entries, sizes, num_extents, strict=True):
-            if (keep and entry in committed) or entry in elsewhere:
+        for wanted in starmap(_Wanted, zip(entries, sizes, num_extents, strict=True)):
+            if (keep and wanted.entry in committed) or wanted.entry in elsewhere:
                 results.append(_EXISTS_ALREADY)
-            elif size > most:
-                reason = f"{size} bytes; an entry has at most {most} (one segment)"
+            elif wanted.num_bytes > most:
+                reason = f"{wanted.num_bytes} bytes; an entry has at most {most} (one segment)"
                 results.append(ReserveResult(ReserveStatus.FAILED, reason=reason))
             else:
-                results.append(self._reserve_one(batch, arena, entry, size, extents, now))
+                results.append(self._reserve_one(batch, arena, wanted, now))
         self._entries.announce_evictions()
         self._tell_arrivals(
             [
@@ -136,62 +153,72 @@ class Reservations:
             self.arrivals.changed({block_key_of(entry) for entry in entries if is_block(entry)})
 
     def _reserve_one(
-        self,
-        batch: Batch,
-        arena: Arena | None,
-        entry: bytes,
-        num_bytes: int,
-        num_extents: int,
-        now: float,
+        self, batch: Batch, arena: Arena | None, wanted: _Wanted, now: float
     ) -> ReserveResult:
-        client, occupied = batch.owner.client, occupied_bytes(num_bytes)
+        client, occupied = batch.owner.client, occupied_bytes(wanted.num_bytes)
         if not self._shares.admits(client, occupied):
-            return self._refuse_share(client, num_bytes)
+            return self._refuse_share(client, wanted.num_bytes)
+        space = self._take_space(arena, wanted.num_bytes, now)
+        if space is None:
+            return self._refuse(wanted.num_bytes)
+        generation = self._enter(batch, wanted, space, now)
+        self._open[space.slot] = batch
+        batch.owner.reserved.add(space.slot)
+        self._counters.reserved_bytes += occupied
+        self._shares.take(client, occupied)
+        return ReserveResult(
+            ReserveStatus.RESERVED,
+            space.slot,
+            generation,
+            space.segment,
+            space.offset,
+            space.writable,
+        )
+
+    def _take_space(self, arena: Arena | None, num_bytes: int, now: float) -> _Space | None:
+        """In the client's arena, else in the daemon's. None: nothing more can be evicted."""
         writer = arena or self._pool.daemon
         place = writer.allocate(num_bytes) or self._placement.find(writer, num_bytes, now)
         if place is None and arena is not None:
             writer = self._pool.daemon
             place = self._placement.find(writer, num_bytes, now)
         if place is None:
-            return self._refuse(num_bytes)
-        segment, offset = place
-        catalog = self._catalog
-        slot = catalog.take_slot()
+            return None
+        slot = self._catalog.take_slot()
         if slot == NO_SLOT and self._placement.free_slot():
-            slot = catalog.take_slot()
+            slot = self._catalog.take_slot()
         if slot == NO_SLOT:
-            self._pool.release_extent(segment, offset, num_bytes)
-            return self._refuse(num_bytes)
+            self._pool.release_extent(*place, num_bytes)
+            return None
+        return _Space(slot, *place, writer is arena)
+
+    def _enter(self, batch: Batch, wanted: _Wanted, space: _Space, now: float) -> int:
+        """Fills the slot's columns; its generation."""
+        catalog, slot = self._catalog, space.slot
         words, position = catalog.words, slot * WORDS
         generation = words[position] >> 32
-        words[position + PLACE] = segment << 32 | num_extents
-        words[position + OFFSET] = offset
-        words[position + LENGTH] = num_bytes
+        words[position + PLACE] = space.segment << 32 | wanted.num_extents
+        words[position + OFFSET] = space.offset
+        words[position + LENGTH] = wanted.num_bytes
         words[position + CHECKSUM] = 0
         words[position] = generation << 32 | SlotState.RESERVED
-        catalog.keys[slot] = entry
+        catalog.keys[slot] = wanted.entry
         catalog.namespaces[slot] = batch.namespace
         if batch.soft_pin:
             catalog.flags[slot] = SOFT_PINNED
-        if num_extents > 1:
-            catalog.checksums[slot] = bytearray(8 * num_extents)
+        if wanted.num_extents > 1:
+            catalog.checksums[slot] = bytearray(8 * wanted.num_extents)
         if batch.end(now) is not None:
             catalog.flags[slot] |= VOLATILE
         if batch.request_scoped:
             catalog.flags[slot] |= REQUEST_SCOPED
             catalog.request_scoped.add(slot)
         if batch.origin is not None:
-            catalog.filling[entry] = slot
+            catalog.filling[wanted.entry] = slot
             catalog.origins[slot] = batch.origin
         elif batch.namespace != STRINGS:
-            catalog.pending.setdefault(entry, slot)
-        self._open[slot] = batch
-        batch.owner.reserved.add(slot)
-        self._counters.reserved_bytes += occupied
-        self._shares.take(client, occupied)
-        return ReserveResult(
-            ReserveStatus.RESERVED, slot, generation, segment, offset, writer is arena
-        )
+            catalog.pending.setdefault(wanted.entry, slot)
+        return generation
 
     def _refuse(self, num_bytes: int) -> ReserveResult:
         self._counters.refused_puts += 1
