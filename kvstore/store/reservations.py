@@ -8,71 +8,32 @@ writer has surely stopped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
-from typing import NamedTuple
 
 from moontide.transfer.types import Instance
 
 from ..errors import InvalidRequest
 from ..keys import block_key_of, is_block
-from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
-from ..types import IfExists, PutResult, PutStatus, ReserveStatus
+from ..slots import CHECKSUM, HEAD, PLACE, WORDS, SlotState
+from ..types import PutResult, PutStatus, ReserveStatus
 from .allocator import occupied_bytes
 from .arrivals import Arrivals
-from .catalog import DOOMED, QUARANTINED, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
+from .catalog import DOOMED, QUARANTINED, STRINGS, Catalog
 from .checks import check_checksums, check_same_length
 from .entries import DropReason, Entries
 from .owners import Owner
 from .placement import Placement
 from .pool import Arena
+from .room import Batch, Room, Wanted
 from .shares import Shares
-from .slot_table import NO_SLOT
-from .types import ExtentCallback, Origin, Purpose, ReserveResult
+from .types import ExtentCallback, Purpose, ReserveResult
 from .watchers import Watchers
 
 _U64 = struct.Struct("<Q")
 _STORED = PutResult(PutStatus.STORED)
 _EXISTS = PutResult(PutStatus.EXISTS)
 _EXISTS_ALREADY = ReserveResult(ReserveStatus.EXISTS)
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """What the reservations of one call share. One with an `origin` is a fill."""
-
-    owner: Owner
-    namespace: int = STRINGS
-    if_exists: IfExists = "keep"
-    ttl_s: float | None = None  # from the commit
-    ends_at: float | None = None  # monotonic seconds; instead of a time to live
-    soft_pin: bool = False
-    shared_memory: bool = False
-    parents: dict[bytes, bytes] = field(default_factory=dict)  # block key → the one before it
-    request_scoped: bool = False
-    origin: Origin | None = None
-    elsewhere: Collection[bytes] = ()  # entries that another tier holds
-    replicas: int = 1  # wanted in the cluster
-
-    def end(self, now: float) -> float | None:
-        """When entries committed at `now` end by themselves, if they do."""
-        return self.ends_at if self.ttl_s is None else now + self.ttl_s
-
-
-class _Wanted(NamedTuple):
-    entry: bytes
-    num_bytes: int
-    num_extents: int
-
-
-class _Space(NamedTuple):
-    """`writable`: in a segment granted to the client."""
-
-    slot: int
-    segment: int
-    offset: int
-    writable: bool
 
 
 class _Group:
@@ -93,7 +54,7 @@ class Reservations:
         self._catalog: Catalog = entries.catalog
         self._pool = entries.pool
         self._counters = entries.counters
-        self._placement = placement
+        self._room = Room(entries, placement)
         settings = entries.pool.settings
         self._shares = Shares.of(settings, settings.max_reserved_ratio)
         self._open: dict[int, Batch] = {}
@@ -130,7 +91,7 @@ class Reservations:
         most = self._pool.settings.segment_bytes
         arena = self._pool.arena_of(batch.owner.client) if batch.shared_memory else None
         results = []
-        for wanted in starmap(_Wanted, zip(entries, sizes, num_extents, strict=True)):
+        for wanted in starmap(Wanted, zip(entries, sizes, num_extents, strict=True)):
             if (keep and wanted.entry in committed) or wanted.entry in elsewhere:
                 results.append(_EXISTS_ALREADY)
             elif wanted.num_bytes > most:
@@ -153,15 +114,15 @@ class Reservations:
             self.arrivals.changed({block_key_of(entry) for entry in entries if is_block(entry)})
 
     def _reserve_one(
-        self, batch: Batch, arena: Arena | None, wanted: _Wanted, now: float
+        self, batch: Batch, arena: Arena | None, wanted: Wanted, now: float
     ) -> ReserveResult:
         client, occupied = batch.owner.client, occupied_bytes(wanted.num_bytes)
         if not self._shares.admits(client, occupied):
             return self._refuse_share(client, wanted.num_bytes)
-        space = self._take_space(arena, wanted.num_bytes, now)
+        space = self._room.take(arena, wanted.num_bytes, now)
         if space is None:
             return self._refuse(wanted.num_bytes)
-        generation = self._enter(batch, wanted, space, now)
+        generation = self._room.enter(batch, wanted, space, now)
         self._open[space.slot] = batch
         batch.owner.reserved.add(space.slot)
         self._counters.reserved_bytes += occupied
@@ -174,51 +135,6 @@ class Reservations:
             space.offset,
             space.writable,
         )
-
-    def _take_space(self, arena: Arena | None, num_bytes: int, now: float) -> _Space | None:
-        """In the client's arena, else in the daemon's. None: nothing more can be evicted."""
-        writer = arena or self._pool.daemon
-        place = writer.allocate(num_bytes) or self._placement.find(writer, num_bytes, now)
-        if place is None and arena is not None:
-            writer = self._pool.daemon
-            place = self._placement.find(writer, num_bytes, now)
-        if place is None:
-            return None
-        slot = self._catalog.take_slot()
-        if slot == NO_SLOT and self._placement.free_slot():
-            slot = self._catalog.take_slot()
-        if slot == NO_SLOT:
-            self._pool.release_extent(*place, num_bytes)
-            return None
-        return _Space(slot, *place, writer is arena)
-
-    def _enter(self, batch: Batch, wanted: _Wanted, space: _Space, now: float) -> int:
-        """Fills the slot's columns; its generation."""
-        catalog, slot = self._catalog, space.slot
-        words, position = catalog.words, slot * WORDS
-        generation = words[position] >> 32
-        words[position + PLACE] = space.segment << 32 | wanted.num_extents
-        words[position + OFFSET] = space.offset
-        words[position + LENGTH] = wanted.num_bytes
-        words[position + CHECKSUM] = 0
-        words[position] = generation << 32 | SlotState.RESERVED
-        catalog.keys[slot] = wanted.entry
-        catalog.namespaces[slot] = batch.namespace
-        if batch.soft_pin:
-            catalog.flags[slot] = SOFT_PINNED
-        if wanted.num_extents > 1:
-            catalog.checksums[slot] = bytearray(8 * wanted.num_extents)
-        if batch.end(now) is not None:
-            catalog.flags[slot] |= VOLATILE
-        if batch.request_scoped:
-            catalog.flags[slot] |= REQUEST_SCOPED
-            catalog.request_scoped.add(slot)
-        if batch.origin is not None:
-            catalog.filling[wanted.entry] = slot
-            catalog.origins[slot] = batch.origin
-        elif batch.namespace != STRINGS:
-            catalog.pending.setdefault(wanted.entry, slot)
-        return generation
 
     def _refuse(self, num_bytes: int) -> ReserveResult:
         self._counters.refused_puts += 1

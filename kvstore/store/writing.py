@@ -12,7 +12,7 @@ from ..types import Extent, IfExists, PutResult
 from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
 from .namespaces import Geometry
 from .parts import StoreParts
-from .reservations import Batch
+from .room import Batch
 from .types import ExtentCallback, Origin, OwnerId, Purpose, ReserveResult
 
 

@@ -1,0 +1,108 @@
+"""Room for a reservation: what is asked for, where it goes, and the slot's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, WORDS, SlotState
+from ..types import IfExists
+from .catalog import REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
+from .entries import Entries
+from .owners import Owner
+from .placement import Placement
+from .pool import Arena
+from .slot_table import NO_SLOT
+from .types import Origin
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What the reservations of one call share. One with an `origin` is a fill."""
+
+    owner: Owner
+    namespace: int = STRINGS
+    if_exists: IfExists = "keep"
+    ttl_s: float | None = None  # from the commit
+    ends_at: float | None = None  # monotonic seconds; instead of a time to live
+    soft_pin: bool = False
+    shared_memory: bool = False
+    parents: dict[bytes, bytes] = field(default_factory=dict)  # block key → the one before it
+    request_scoped: bool = False
+    origin: Origin | None = None
+    elsewhere: Collection[bytes] = ()  # entries that another tier holds
+    replicas: int = 1  # wanted in the cluster
+
+    def end(self, now: float) -> float | None:
+        """When entries committed at `now` end by themselves, if they do."""
+        return self.ends_at if self.ttl_s is None else now + self.ttl_s
+
+
+class Wanted(NamedTuple):
+    entry: bytes
+    num_bytes: int
+    num_extents: int
+
+
+class Space(NamedTuple):
+    """`writable`: in a segment granted to the client."""
+
+    slot: int
+    segment: int
+    offset: int
+    writable: bool
+
+
+class Room:
+    """Evicts what the placement chooses."""
+
+    def __init__(self, entries: Entries, placement: Placement) -> None:
+        self._catalog: Catalog = entries.catalog
+        self._pool = entries.pool
+        self._placement = placement
+
+    def take(self, arena: Arena | None, num_bytes: int, now: float) -> Space | None:
+        """In the client's arena, else in the daemon's. None: nothing more can be evicted."""
+        writer = arena or self._pool.daemon
+        place = writer.allocate(num_bytes) or self._placement.find(writer, num_bytes, now)
+        if place is None and arena is not None:
+            writer = self._pool.daemon
+            place = self._placement.find(writer, num_bytes, now)
+        if place is None:
+            return None
+        slot = self._catalog.take_slot()
+        if slot == NO_SLOT and self._placement.free_slot():
+            slot = self._catalog.take_slot()
+        if slot == NO_SLOT:
+            self._pool.release_extent(*place, num_bytes)
+            return None
+        return Space(slot, *place, writer is arena)
+
+    def enter(self, batch: Batch, wanted: Wanted, space: Space, now: float) -> int:
+        """Fills the slot's columns; its generation."""
+        catalog, slot = self._catalog, space.slot
+        words, position = catalog.words, slot * WORDS
+        generation = words[position] >> 32
+        words[position + PLACE] = space.segment << 32 | wanted.num_extents
+        words[position + OFFSET] = space.offset
+        words[position + LENGTH] = wanted.num_bytes
+        words[position + CHECKSUM] = 0
+        words[position] = generation << 32 | SlotState.RESERVED
+        catalog.keys[slot] = wanted.entry
+        catalog.namespaces[slot] = batch.namespace
+        if batch.soft_pin:
+            catalog.flags[slot] = SOFT_PINNED
+        if wanted.num_extents > 1:
+            catalog.checksums[slot] = bytearray(8 * wanted.num_extents)
+        if batch.end(now) is not None:
+            catalog.flags[slot] |= VOLATILE
+        if batch.request_scoped:
+            catalog.flags[slot] |= REQUEST_SCOPED
+            catalog.request_scoped.add(slot)
+        if batch.origin is not None:
+            catalog.filling[wanted.entry] = slot
+            catalog.origins[slot] = batch.origin
+        elif batch.namespace != STRINGS:
+            catalog.pending.setdefault(wanted.entry, slot)
+        return generation
