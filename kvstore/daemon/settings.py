@@ -125,11 +125,26 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 f"{','.join(self.transports)} and cluster {self.cluster}: peers need tcp and "
                 "file:PATH; else drop --transfer-listen"
             )
+        if self.cluster != "memory":
+            self._check_told_addresses()
         if self.inline > self.segment_bytes:
             raise InvalidRequest(
                 f"inline is {self.inline}, more than a segment ({Size(self.segment_bytes)}): "
                 "lower --inline"
             )
+
+    def _check_told_addresses(self) -> None:
+        told = {
+            "listen": self.listen,
+            "transfer_listen": self.transfer_listen,
+            "admin": self.admin,
+        }
+        for name, address in told.items():
+            if address is not None and address.is_wildcard:
+                raise InvalidRequest(
+                    f"{name} is {address}, which the others of cluster {self.cluster} are told and "
+                    "cannot use: give an address of this machine that they reach"
+                )
 
     def _check_nvme(self) -> None:
         try:

@@ -6,6 +6,7 @@ hands it the text, `str()` gives text that `parse` accepts again.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import NamedTuple, Self
 
@@ -52,6 +53,14 @@ class HostPort(NamedTuple):
         if not port.isdigit() or int(port) > _MAX_PORT:
             raise ValueError(f"port {port!r} in {text!r}: write 0 to {_MAX_PORT} (0: any free one)")
         return cls(host[1:-1] if bracketed else host, int(port))
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Every address of this machine: good to listen on, of no use to whoever is told it."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -84,6 +84,11 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             )
         if self.store != NO_STORE and not self.store.startswith("unix:"):
             raise ValueError(f"store={self.store}: write unix:PATH of a daemon's socket, or none")
+        if self.cluster != "memory" and self.listen.is_wildcard:
+            raise ValueError(
+                f"listen={self.listen}: the Conductors of cluster {self.cluster} are told this "
+                "address and cannot use it; give one of this machine's that they reach"
+            )
         if self.idle_batch_tokens < self.max_batch_tokens:
             raise ValueError(
                 f"idle_batch_tokens={self.idle_batch_tokens} is less than "

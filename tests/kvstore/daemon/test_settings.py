@@ -20,6 +20,12 @@ from moontide.kvstore.service import HostPort, Size
         ({"transports": ("shm", "rdma")}, r"rdma"),
         ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
         ({"transfer_listen": HostPort("::1", 1)}, r"transfer_listen is \[::1\]:1.*cluster memory"),
+        ({"cluster": "file:/c", "listen": HostPort("0.0.0.0", 7420)}, r"listen is 0.0.0.0:7420"),
+        (
+            {"cluster": "file:/c", "transfer_listen": HostPort("::", 1)},
+            r"transfer_listen is \[::\]",
+        ),
+        ({"cluster": "file:/c", "admin": HostPort("::", 7421)}, r"admin is \[::\]:7421"),
         ({"inline": Size(1 << 20), "segment": Size(4096)}, r"inline is 1MiB.*4KiB"),
     ],
 )
