@@ -128,7 +128,7 @@ class StoreDaemon:
         their keys say, whoever else has them."""
         if self._peers is None:
             return
-        removed = self._store.clear(None, True, time.monotonic())
+        removed = self._store.clear(None, strings_only=True, now=time.monotonic())
         if self._tiering is not None:
             self._tiering.clear("", _ignore)
         logger.info("string entries dropped, which may be out of date count=%d", removed)

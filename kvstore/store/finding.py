@@ -57,6 +57,7 @@ class StoreFinding(StoreParts):
         namespace: int,
         keys: Sequence[BlockKey],
         coverage: Sequence[Shard],
+        *,
         pin_s: float | None,
         pending: bool,
         now: float,

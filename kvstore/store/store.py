@@ -38,7 +38,7 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         self._counters.removals += len(slots)
         return len(slots)
 
-    def clear(self, namespace: bytes | None, strings_only: bool, now: float) -> int:
+    def clear(self, namespace: bytes | None, *, strings_only: bool, now: float) -> int:
         """Removes a namespace (digest), all string entries, or everything, and gives the catalog's
         memory back."""
         removed = clear(

@@ -75,7 +75,9 @@ class Followed:
             prefix = keys[start][:1]
             list(self.store.evict(EvictScope(key_prefix=prefix), self.now).carry_out())
         elif action == "clear":
-            self.store.clear(self.rng.choice([None, NAMESPACE.digest]), False, self.now)
+            self.store.clear(
+                self.rng.choice([None, NAMESPACE.digest]), strings_only=False, now=self.now
+            )
         else:
             self.store.disconnect(OWNER)
             self.store.connect(OWNER, ENGINE)
@@ -98,7 +100,7 @@ class Followed:
     def compare(self) -> None:
         for keys in self.chains:
             found = self.store.lookup_blocks(
-                OWNER, self.namespace, keys, LAYOUT.whole(), None, False, self.now
+                OWNER, self.namespace, keys, LAYOUT.whole(), pin_s=None, pending=False, now=self.now
             )
             matches = self.index.longest_prefix(NAMESPACE.digest.hex(), keys, LAYOUT)
             match = matches.get(str(DAEMON))

@@ -296,7 +296,9 @@ class AdminApi:
                 True, await self._count(namespace) + await self._count_others(namespace)
             )
         only_there = await self._count_others(namespace)
-        removed = self._store.clear(namespace or None, namespace == b"", time.monotonic())
+        removed = self._store.clear(
+            namespace or None, strings_only=namespace == b"", now=time.monotonic()
+        )
         if self._disk is not None:
             await self._disk.clear(namespace)
         return ClearAnswer(False, removed + only_there)

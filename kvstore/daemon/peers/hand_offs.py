@@ -45,7 +45,7 @@ class HandOffs:
             request.namespace,
             request.keys,
             request.coverage,
-            request.pin_s,
+            pin_s=request.pin_s,
             pending=False,
             now=time.monotonic(),
         )

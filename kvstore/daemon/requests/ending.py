@@ -54,7 +54,9 @@ def _remove_here(
 
 def clear(peer: Peer, message: wire.Clear) -> wire.CountReply | Deferred:
     """As `remove`. Counts what lay in DRAM, and of what lay only on disk nothing."""
-    removed = peer.store.clear(message.namespace, message.strings_only, peer.clock())
+    removed = peer.store.clear(
+        message.namespace, strings_only=message.strings_only, now=peer.clock()
+    )
     reply = wire.CountReply(removed)
     if peer.tiering is None:
         return reply

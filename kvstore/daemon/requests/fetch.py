@@ -89,7 +89,7 @@ class _Arrival:
             request.namespace,
             request.keys,
             request.coverage,
-            pin_s,
+            pin_s=pin_s,
             pending=True,
             now=self._peer.clock(),
         )

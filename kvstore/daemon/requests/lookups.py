@@ -75,9 +75,9 @@ class _Lookup:
             message.namespace,
             self._keys,
             self._coverage,
-            message.pin_s,
-            message.pending,
-            self._peer.clock(),
+            pin_s=message.pin_s,
+            pending=message.pending,
+            now=self._peer.clock(),
         )
         if self._peer.tiering is not None:
             self._peer.tiering.touch(

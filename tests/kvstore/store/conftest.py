@@ -129,7 +129,9 @@ class Node:
         *,
         pending: bool = False,
     ) -> int:
-        found = self.store.lookup_blocks(owner, namespace, keys, coverage, None, pending, self.now)
+        found = self.store.lookup_blocks(
+            owner, namespace, keys, coverage, pin_s=None, pending=pending, now=self.now
+        )
         return len(found.blocks)
 
     def check(self) -> None:

@@ -48,10 +48,14 @@ def test_what_one_width_wrote_another_reads(node: Node, namespace: int, chain: C
     owner, wide, narrow = node.connect(), chain(3, "wide"), chain(3, "narrow")
     node.put_blocks(owner, namespace, wide, [WHOLE])
     node.put_blocks(owner, namespace, narrow, TP2)
-    found = node.store.lookup_blocks(owner, namespace, wide, TP2[1:], None, False, node.now)
+    found = node.store.lookup_blocks(
+        owner, namespace, wide, TP2[1:], pin_s=None, pending=False, now=node.now
+    )
     assert found.shards == [WHOLE.pack()]
     assert [len(block) for block in found.blocks] == [1, 1, 1]
-    found = node.store.lookup_blocks(owner, namespace, narrow, [WHOLE], None, False, node.now)
+    found = node.store.lookup_blocks(
+        owner, namespace, narrow, [WHOLE], pin_s=None, pending=False, now=node.now
+    )
     assert found.shards == [shard.pack() for shard in TP2]
     assert [len(block) for block in found.blocks] == [2, 2, 2]
 
@@ -59,7 +63,9 @@ def test_what_one_width_wrote_another_reads(node: Node, namespace: int, chain: C
 def test_exact_shards_are_preferred(node: Node, namespace: int, chain: Chain) -> None:
     owner, keys = node.connect(), chain(1)
     node.put_blocks(owner, namespace, keys, [WHOLE, *TP2])
-    found = node.store.lookup_blocks(owner, namespace, keys, TP2[:1], None, False, node.now)
+    found = node.store.lookup_blocks(
+        owner, namespace, keys, TP2[:1], pin_s=None, pending=False, now=node.now
+    )
     assert found.shards == [TP2[0].pack()]
 
 
@@ -118,7 +124,9 @@ def test_pending_blocks_are_found_only_when_asked_for(
     )
     node.write_layer(writer, reserved, 0)
     assert node.prefix(reader, namespace, keys) == 0
-    found = node.store.lookup_blocks(reader, namespace, keys, [WHOLE], 0, True, node.now)
+    found = node.store.lookup_blocks(
+        reader, namespace, keys, [WHOLE], pin_s=0, pending=True, now=node.now
+    )
     assert [block[0].extents for block in found.blocks] == [1, 1]
     sums = memoryview(found.checksums).cast("Q").tolist()
     piece = node.store.buffer(reserved[0].slot, reserved[0].generation)
@@ -138,7 +146,9 @@ def test_blocks_of_a_lookup_and_its_checksums_agree(
 ) -> None:
     owner, keys = node.connect(), chain(4)
     results = node.put_blocks(owner, namespace, keys, TP2)
-    found = node.store.lookup_blocks(owner, namespace, keys, [WHOLE], 10.0, False, node.now)
+    found = node.store.lookup_blocks(
+        owner, namespace, keys, [WHOLE], pin_s=10.0, pending=False, now=node.now
+    )
     entries = [entry for block in found.blocks for entry in block]
     assert [(e.slot, e.generation, e.segment, e.offset) for e in entries] == [
         (r.slot, r.generation, r.segment, r.offset) for r in results
@@ -155,7 +165,9 @@ def test_r53_a_pinned_match_stays_whole_while_others_evict(
 ) -> None:
     owner, keys = node.connect(), chain(20)
     node.put_blocks(owner, namespace, keys, [WHOLE])
-    found = node.store.lookup_blocks(owner, namespace, keys, [WHOLE], 10.0, False, node.now)
+    found = node.store.lookup_blocks(
+        owner, namespace, keys, [WHOLE], pin_s=10.0, pending=False, now=node.now
+    )
     for index in range(64):
         node.put(owner, f"s{index}", bytes(20_000))
     assert node.prefix(owner, namespace, keys) == 20
@@ -182,12 +194,12 @@ def test_clear_of_a_namespace_leaves_the_others(node: Node, namespace: int, chai
     node.put(owner, "string", b"x")
     node.put_blocks(owner, namespace, keys, [WHOLE])
     node.put_blocks(owner, other, chain(3, "o"), [WHOLE])
-    assert node.store.clear(namespace_named("w").digest, False, node.now) == 3
+    assert node.store.clear(namespace_named("w").digest, strings_only=False, now=node.now) == 3
     assert node.prefix(owner, namespace, keys) == 0
     assert node.prefix(owner, other, chain(3, "o")) == 3
-    assert node.store.clear(None, True, node.now) == 1
-    assert node.store.clear(bytes(32), False, node.now) == 0
-    assert node.store.clear(None, False, node.now) == 3
+    assert node.store.clear(None, strings_only=True, now=node.now) == 1
+    assert node.store.clear(bytes(32), strings_only=False, now=node.now) == 0
+    assert node.store.clear(None, strings_only=False, now=node.now) == 3
     node.check_idle(entries=0)
 
 
@@ -226,7 +238,7 @@ def test_shard_outside_the_layout_is_refused(node: Node, namespace: int, chain: 
 
 def test_prefix_of_an_unknown_chain_is_empty(node: Node, namespace: int, chain: Chain) -> None:
     found = node.store.lookup_blocks(
-        node.connect(), namespace, chain(2), [WHOLE], 5.0, False, node.now
+        node.connect(), namespace, chain(2), [WHOLE], pin_s=5.0, pending=False, now=node.now
     )
     assert found == ([], [], b"", b"", [])
     assert node.store.exists([EntryId(b"k"), EntryId(b"")], node.now) == [False, False]
@@ -243,10 +255,14 @@ def test_a_prefix_is_no_longer_than_its_client_may_pin(
     block_bytes = node.store.stats(node.now).tiers["dram"].used_bytes // len(keys)
     fitting = int(0.05 * 8 * SEGMENT_BYTES) // block_bytes
     assert 1 < fitting < len(keys)
-    found = node.store.lookup_blocks(reader, namespace, keys, TP2, 10.0, False, node.now)
+    found = node.store.lookup_blocks(
+        reader, namespace, keys, TP2, pin_s=10.0, pending=False, now=node.now
+    )
     assert [len(block) for block in found.blocks] == [2] * fitting
     assert len(found.checksums) == 2 * fitting * 3 * 8  # shards, blocks, layers, bytes
     with pytest.raises(OutOfSpace, match="may hold"):  # not even one block more
-        node.store.lookup_blocks(reader, namespace, keys, TP2, 10.0, False, node.now)
+        node.store.lookup_blocks(
+            reader, namespace, keys, TP2, pin_s=10.0, pending=False, now=node.now
+        )
     node.store.unpin(reader, found.ticket)
     node.check_idle()

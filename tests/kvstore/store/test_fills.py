@@ -60,7 +60,9 @@ def test_filling_blocks_count_from_their_reservation_on(
     owner, keys = node.connect(), chain(3)
     node.put_blocks(owner, namespace, keys[:1], WHOLE)
     fills = begin_fill(node, namespace, keys[1:])
-    found = node.store.lookup_blocks(owner, namespace, keys, WHOLE, 5.0, False, node.now)
+    found = node.store.lookup_blocks(
+        owner, namespace, keys, WHOLE, pin_s=5.0, pending=False, now=node.now
+    )
     assert [[entry.tier for entry in block] for block in found.blocks] == [
         [Tier.DRAM],
         [Tier.NVME],
@@ -69,7 +71,9 @@ def test_filling_blocks_count_from_their_reservation_on(
     assert found.transports == ["shm", "file", "file"]
     assert [block[0].extents for block in found.blocks] == [NUM_LAYERS, 0, 0]
     assert finish(node, fills) == [PutStatus.STORED] * 2
-    found = node.store.lookup_blocks(owner, namespace, keys, WHOLE, None, False, node.now)
+    found = node.store.lookup_blocks(
+        owner, namespace, keys, WHOLE, pin_s=None, pending=False, now=node.now
+    )
     assert {entry.tier for block in found.blocks for entry in block} == {Tier.DRAM}
     assert found.transports == []
 
@@ -118,7 +122,9 @@ def test_pinned_bytes_of_a_failed_fill_are_not_used_again_before_unpin(
 ) -> None:
     owner, keys = node.connect(), chain(1)
     (fill,) = begin_fill(node, namespace, keys)
-    found = node.store.lookup_blocks(owner, namespace, keys, WHOLE, 0.0, False, node.now)
+    found = node.store.lookup_blocks(
+        owner, namespace, keys, WHOLE, pin_s=0.0, pending=False, now=node.now
+    )
     node.store.abort(FILL_OWNER, [fill.slot], [fill.generation])
     assert node.store.stats(node.now).tiers["dram"].used_bytes > 0
     node.store.unpin(owner, found.ticket)
@@ -132,7 +138,7 @@ def test_announced_checksums_are_told_before_the_bytes_come(
     sums = [11, 22, 33]
     node.store.expect_checksums(FILL_OWNER, fill.slot, fill.generation, sums)
     found = node.store.lookup_blocks(
-        node.connect(), namespace, chain(1), WHOLE, None, False, node.now
+        node.connect(), namespace, chain(1), WHOLE, pin_s=None, pending=False, now=node.now
     )
     assert list(memoryview(found.checksums).cast("Q")) == sums
     with pytest.raises(InvalidRequest, match="2 checksums"):
@@ -178,7 +184,7 @@ def test_what_was_removed_while_it_filled_never_comes_back(node: Node, how: str)
     if how == "remove":
         node.store.remove([entry], node.now)
     elif how == "clear":
-        node.store.clear(None, True, node.now)
+        node.store.clear(None, strings_only=True, now=node.now)
     else:
         node.put(owner, "key", b"new", if_exists="replace")
         node.store.remove([entry], node.now)

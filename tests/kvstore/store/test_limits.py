@@ -72,7 +72,7 @@ gc.collect()
 full = resident()
 entries = store.stats(1.0).tiers["dram"].entries
 begin = time.perf_counter()
-store.clear(None, False, 2.0)
+store.clear(None, strings_only=False, now=2.0)
 clear_seconds = time.perf_counter() - begin
 cleared = resident()
 fill()
@@ -266,6 +266,6 @@ def test_r13_accounts_are_exact_after_random_use(make_node: MakeNode, seed: int)
         node.store.client_exited(client)
     node.store.expire(use.now + 10)
     node.check_idle()
-    node.store.clear(None, False, use.now)
+    node.store.clear(None, strings_only=False, now=use.now)
     node.check_idle(entries=0)
     assert node.store.stats(use.now).tiers["dram"].used_bytes == 0

@@ -347,7 +347,7 @@ class StoreMachine(RuleBasedStateMachine):
         owner = self.owners[seat]
         try:
             found = self.store.lookup_blocks(
-                owner, self.namespace, chain, coverage, pin_s, pending, self.now
+                owner, self.namespace, chain, coverage, pin_s=pin_s, pending=pending, now=self.now
             )
         except OutOfSpace:
             return multiple()
@@ -409,7 +409,11 @@ class StoreMachine(RuleBasedStateMachine):
     def clear(self, which: str, rarely: bool) -> None:
         if not rarely:
             return
-        self.store.clear(self.digest if which == "blocks" else None, which == "strings", self.now)
+        self.store.clear(
+            self.digest if which == "blocks" else None,
+            strings_only=which == "strings",
+            now=self.now,
+        )
         kinds = {"all": (b"s", b"k"), "strings": (b"s",), "blocks": (b"k",)}[which]
         assert not [entry for entry in self.committed() if entry.startswith(kinds)]
 

@@ -75,7 +75,9 @@ class World:
         )
         pieces, has_room = reserve_pieces(self.ours, spec)
         assert has_room
-        found = self.theirs.lookup_blocks(CLIENT, 1, KEYS, WHOLE, None, False, 0.0)
+        found = self.theirs.lookup_blocks(
+            CLIENT, 1, KEYS, WHOLE, pin_s=None, pending=False, now=0.0
+        )
         offer = read_offer(wire.BlocksReply(*found), NAMESPACE)
         for piece, (entry,) in zip(pieces, offer, strict=True):
             piece.remote = entry
@@ -107,7 +109,9 @@ class World:
         for number, key in enumerate(KEYS):
             if number in lost:
                 continue
-            found = self.ours.lookup_blocks(CLIENT, 1, [key], WHOLE, None, False, 0.0)
+            found = self.ours.lookup_blocks(
+                CLIENT, 1, [key], WHOLE, pin_s=None, pending=False, now=0.0
+            )
             ((entry,),) = found.blocks
             data = self.ours.buffer(entry.slot, entry.generation)
             assert bytes(data) == bytes(content(key))
