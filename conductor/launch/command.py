@@ -161,7 +161,7 @@ up = daemon_command(
     "up",
     UpSettings,
     _run_up,
-    "Run a Conductor, a store daemon and workers on this machine, until Ctrl-C ends all.",
+    "Run a Conductor, store daemons and workers on this machine, until Ctrl-C ends all.",
 )
 demo = daemon_command(
     "demo",
