@@ -3,7 +3,7 @@
     entries    xxh3-128 of the entry id → checksum, record (its first 2 KiB)
     overflow   region, ordinal, part    → checksum, the rest of a long extent table
     placed     region, ordinal          → key of the entry whose record stands there
-    meta       format, position         → version; up to where in the log the index has come
+    meta       format, tier, position   → version; which tier; up to where in the log it has come
 
 It can always be rebuilt from the regions. One thread writes; the thread that uses the tier reads.
 Methods raise lmdb.Error when the disk fails.
@@ -157,6 +157,16 @@ class NvmeIndex:
             value = txn.get(b"position", db=self._meta)
         return None if value is None else Position(*_POSITION.unpack(unseal(b"position", value)))
 
+    def tier(self) -> bytes | None:
+        """The tier this index belongs to, once `belong` was called."""
+        with self._env.begin() as txn:
+            value = txn.get(b"tier", db=self._meta)
+        return None if value is None else unseal(b"tier", value)
+
+    def belong(self, tier: bytes) -> None:
+        with self._write() as txn:
+            txn.put(b"tier", seal(b"tier", tier), db=self._meta)
+
     def num_entries(self) -> int:
         with self._env.begin() as txn:
             count: int = txn.stat(self._entries)["entries"]
@@ -196,6 +206,7 @@ class NvmeIndex:
         ).stat().st_size:
             raise Corrupt(f"index {self._directory} is shorter than its pages")
         self.position()
+        self.tier()
         num_records = 0
         with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
             for key in cursor.iternext(values=False):

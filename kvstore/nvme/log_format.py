@@ -9,7 +9,9 @@
 
 A batch's header is written after its extents, and the file is synced after both: a header that
 passes its checksum means that the batch was written whole. The nonce keeps stored bytes from being
-taken for a header. The index can be rebuilt from the headers alone.
+taken for a header; its first half names the tier, and so tells regions of another one. The index
+can be rebuilt from the headers alone. Batches are numbered without gaps: one that is missing was
+lost, and with it maybe the removal of something older.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from moontide.transfer.types import PAGE_BYTES, align_up
 from ..errors import Corrupt
 
 VERSION = 1
-NONCE_BYTES = 16
+TIER_BYTES = 8
+NONCE_BYTES = TIER_BYTES + 8
 _REGION_MAGIC = b"MTREGION"
 _BATCH_MAGIC = b"MTBATCH1"
 _REGION = struct.Struct("<8sHH16sIQ")  # …, region id, checksum
@@ -53,6 +56,10 @@ class LogRecord(NamedTuple):
 class RegionHeader(NamedTuple):
     region: int
     nonce: bytes
+
+    @property
+    def tier(self) -> bytes:
+        return self.nonce[:TIER_BYTES]
 
 
 class BatchHeader(NamedTuple):

@@ -16,12 +16,21 @@ import lmdb
 from moontide.transfer.types import PAGE_BYTES
 
 from ..errors import Corrupt
-from .committer import remove_namespace
-from .index import DATA_FILE, LOCK_FILE, NvmeIndex, Position, Put, Remove, file_bytes
+from .committer import STRINGS, remove_namespace
+from .index import (
+    CHUNK_RECORDS,
+    DATA_FILE,
+    LOCK_FILE,
+    NvmeIndex,
+    Position,
+    Put,
+    Remove,
+    file_bytes,
+)
 from .log import changes_of
 from .log_format import BatchHeader, RecordKind, UnknownVersion
 from .probe import Probe, Verdict
-from .region import Region
+from .region import Damage, Region
 from .regions import INDEX_DIRECTORY, Regions
 from .settings import NvmeSettings
 from .storage import DISK_ERRORS, Storage
@@ -42,12 +51,14 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
     """Raises one of DISK_ERRORS when the directory cannot be used at all."""
     settings.directory.mkdir(parents=True, exist_ok=True)
     regions = Regions(settings, storage)
-    regions.scan()
     verdict = probe(settings.directory / INDEX_DIRECTORY)
     index, rebuilt = _open_index(settings, storage, regions, verdict)
     try:
+        regions.scan(index.tier())
+        if index.tier() is None:
+            index.belong(regions.tier)
         index.check_readers()
-        replay = _Replay(regions, index)
+        replay = _Replay(regions, index, rebuilt=rebuilt)
         replay.run()
         _agree(regions, index)
         _fit(regions, index, settings.capacity_bytes)
@@ -82,19 +93,28 @@ def _open_index(
 
 
 class _Replay:
-    """Brings the index up to the end of the log."""
+    """Brings the index up to the end of the log. Where a batch is missing that an earlier process
+    wrote, it may have removed something that stands before it: string entries from there are
+    dropped. (A KV block is what its key says, whenever it was written.)"""
 
-    def __init__(self, regions: Regions, index: NvmeIndex) -> None:
+    def __init__(self, regions: Regions, index: NvmeIndex, *, rebuilt: bool) -> None:
         self._regions = regions
         self._index = index
-        self._start = index.position() or Position(0, 0, 1)
+        self._rebuilt = rebuilt
+        self._start = self._position = index.position() or Position(0, 0, 1)
         self._changes: list[Put | Remove] = []
+        self._expected = self._start.sequence if self._start.region else None
+        self._lost: tuple[int, int] | None = None  # region, offset: behind the last missing batch
         self.sequence = self._start.sequence
 
     def run(self) -> None:
         for region in list(self._regions.live.values()):
             if region.id >= self._start.region:
                 self._replay(region)
+        if self._lost is not None:
+            _log.warning("nvme_batches_missing before region=%d offset=%d", *self._lost)
+            _drop_strings(self._index, *self._lost)
+            self._apply(self._position)
 
     def _replay(self, region: Region) -> None:
         """Afterwards the region ends with its last batch. What cannot be read counts as absent."""
@@ -102,11 +122,19 @@ class _Replay:
         end = min(end, region.end)
         try:
             for batch in region.batches(end):
+                if isinstance(batch, Damage):
+                    if self._rebuilt:  # else it was under way when the process ended
+                        self._lost = (region.id, batch.offset)
+                    continue
+                if self._expected is not None and batch.sequence > self._expected:
+                    self._lost = (region.id, batch.offset)
+                self._expected = batch.sequence + 1
                 self._take(batch)
                 end = batch.offset + batch.num_bytes
         except DISK_ERRORS as error:
             _log.warning("nvme_region_unreadable path=%s reason=%s", region.file.path, error)
-        self._apply(Position(region.id, end, self.sequence))
+        self._position = Position(region.id, end, self.sequence)
+        self._apply(self._position if self._lost is None else None)
         if end < region.end:
             region.file.truncate(end)
             region.end = end
@@ -160,6 +188,22 @@ def _fit(regions: Regions, index: NvmeIndex, capacity_bytes: int) -> None:
             return
         regions.remove(victim)
         purge(index, victim.id)
+
+
+def _drop_strings(index: NvmeIndex, region: int, offset: int) -> None:
+    """Those whose bytes stand before this place in the log."""
+    after = b""
+    while True:
+        records, after = index.scan(after, CHUNK_RECORDS)
+        doomed = [
+            Remove(record.entry)
+            for record in records
+            if record.namespace == STRINGS and (record.region, record.offset) < (region, offset)
+        ]
+        if doomed:
+            index.apply(doomed, None)
+        if not after:
+            return
 
 
 def purge(index: NvmeIndex, region: int) -> None:

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from moontide.transfer import FileAccess, aligned_buffer
 from moontide.transfer.types import PAGE_BYTES
@@ -14,6 +15,7 @@ from moontide.transfer.types import PAGE_BYTES
 from ..errors import Corrupt
 from .log_format import (
     NONCE_BYTES,
+    TIER_BYTES,
     BatchHeader,
     RegionHeader,
     decode_batch_header,
@@ -28,12 +30,19 @@ _SCAN_BYTES = 1 << 20
 _MAX_HEADER_BYTES = 64 << 20
 
 
+class Damage(NamedTuple):
+    """Something at `offset` that is neither a batch nor blank."""
+
+    offset: int
+
+
 class Region:
     """`end` is where the next batch goes (bytes), `num_records` the ordinal of its first record.
     The writer changes them; `use` and `retire` may be called by any thread."""
 
     def __init__(self, header: RegionHeader, file: RegionFile, *, end: int = PAGE_BYTES) -> None:
         self.id = header.region
+        self.tier = header.tier
         self.nonce = header.nonce
         self.file = file
         self.end = end
@@ -44,10 +53,12 @@ class Region:
         self._retired = False
 
     @classmethod
-    def create(cls, storage: Storage, path: Path, region: int, num_bytes: int) -> Region:
+    def create(
+        cls, storage: Storage, path: Path, num_bytes: int, *, tier: bytes, region: int
+    ) -> Region:
         """A new region under `path`, all of its bytes reserved. A crash leaves at most a draft
         (`path` + `.draft`). Raises one of DISK_ERRORS, leaving nothing."""
-        header = RegionHeader(region, secrets.token_bytes(NONCE_BYTES))
+        header = RegionHeader(region, tier + secrets.token_bytes(NONCE_BYTES - TIER_BYTES))
         draft = path.with_name(path.name + DRAFT_SUFFIX)
         file = storage.open_file(draft, FileAccess.CREATE)
         try:
@@ -80,7 +91,7 @@ class Region:
             file.close()
             raise
 
-    def batches(self, start: int) -> Iterator[BatchHeader]:
+    def batches(self, start: int) -> Iterator[BatchHeader | Damage]:
         """The batches from offset `start` on, in order. A damaged header is stepped over: the next
         batch is found by its magic, the region's nonce and its checksum. Raises one of
         DISK_ERRORS."""
@@ -89,6 +100,8 @@ class Region:
             try:
                 batch = self._batch_at(offset, size)
             except Corrupt:
+                if not self._is_blank(offset):
+                    yield Damage(offset)
                 offset = self._next_header(offset + PAGE_BYTES, size)
                 continue
             yield batch
@@ -140,6 +153,11 @@ class Region:
         if batch.offset + batch.num_bytes > size:
             raise Corrupt(f"the batch at {offset} goes past the end of its region")
         return batch
+
+    def _is_blank(self, offset: int) -> bool:
+        page = aligned_buffer(PAGE_BYTES)
+        self.file.read_into([page], offset)
+        return not any(page)
 
     def _next_header(self, start: int, size: int) -> int:
         """Offset of the next page that begins like a batch header, or `size`."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
+import secrets
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import Corrupt
-from .log_format import UnknownVersion
+from .log_format import TIER_BYTES, UnknownVersion
 from .region import DRAFT_SUFFIX, Region
 from .settings import NvmeSettings
 from .storage import DISK_ERRORS, Storage
@@ -16,6 +20,8 @@ from .storage import DISK_ERRORS, Storage
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"region-([0-9a-f]{8})\.log")
 _DRAFT = re.compile(_NAME.pattern + re.escape(DRAFT_SUFFIX))
+_NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
+"""A file that cannot be opened for one of these may well be whole."""
 INDEX_DIRECTORY = "index"
 SET_ASIDE_DIRECTORY = "set-aside"
 
@@ -30,6 +36,7 @@ class Regions:
         self._storage = storage
         self._directory = settings.directory
         self._floor = settings.free_floor()
+        self.tier = secrets.token_bytes(TIER_BYTES)
         self.live: dict[int, Region] = {}
         self.active: Region | None = None
         self.foreign: list[str] = []
@@ -37,44 +44,61 @@ class Regions:
         self._set_aside_bytes = 0
         self._next_id = 1
 
-    def scan(self) -> None:
-        """Finds what lies in the directory: regions are opened, drafts and damaged regions of ours
-        removed, those of another format version set aside, foreign files left alone."""
-        found: dict[int, Region] = {}
+    def scan(self, tier: bytes | None) -> None:
+        """Finds what lies in the directory: regions of this tier are opened, drafts and damaged
+        regions removed, those of another format version set aside, foreign files left alone. Where
+        the index does not know which tier this is (None), most regions say. Raises one of
+        DISK_ERRORS when a region cannot be opened that may be whole."""
+        opened: list[Region] = []
         for path in sorted(self._directory.iterdir()):
             if path.name in (INDEX_DIRECTORY, SET_ASIDE_DIRECTORY):
                 continue
             name = _NAME.fullmatch(path.name)
             if name is not None and path.is_file() and not path.is_symlink():
                 self._next_id = max(self._next_id, int(name[1], 16) + 1)
-                self._adopt(path, found)
+                opened += self._open(path)
             elif _DRAFT.fullmatch(path.name) and path.is_file():
                 _log.info("nvme_draft_removed path=%s", path)
                 path.unlink()
             else:
-                _log.warning("nvme_foreign_file path=%s", path)
-                self.foreign.append(path.name)
-        self.live = {region: found[region] for region in sorted(found)}
-        self._next_id = max([self._next_id, *(region + 1 for region in found)])
+                self._leave_alone(path)
+        self.tier = tier or _most_common_tier(opened) or self.tier
+        self._adopt(opened)
+        self._next_id = max([self._next_id, *(region + 1 for region in self.live)])
         self._count_set_aside()
 
-    def _adopt(self, path: Path, found: dict[int, Region]) -> None:
+    def _open(self, path: Path) -> list[Region]:
         try:
-            region = Region.open(self._storage, path)
+            return [Region.open(self._storage, path)]
         except UnknownVersion as error:
             _log.warning("nvme_region_set_aside path=%s reason=%s", path, error)
             self.set_aside(path)
-            return
         except (Corrupt, *DISK_ERRORS) as error:
+            if getattr(error, "errno", None) in _NO_DAMAGE:
+                raise
             _log.warning("nvme_region_damaged path=%s reason=%s", path, error)
             self._storage.unlink(path)
-            return
-        if region.id in found:
-            _log.warning("nvme_region_twice path=%s other=%s", path, found[region.id].file.path)
-            region.file.close()
-            self.set_aside(path)
-            return
-        found[region.id] = region
+        return []
+
+    def _adopt(self, opened: Sequence[Region]) -> None:
+        """A copy of a region is set aside."""
+        found: dict[int, Region] = {}
+        for region in opened:
+            path = region.file.path
+            if region.tier != self.tier:
+                region.file.close()
+                self._leave_alone(path)
+            elif region.id in found:
+                _log.warning("nvme_region_twice path=%s other=%s", path, found[region.id].file.path)
+                region.file.close()
+                self.set_aside(path)
+            else:
+                found[region.id] = region
+        self.live = {region: found[region] for region in sorted(found)}
+
+    def _leave_alone(self, path: Path) -> None:
+        _log.warning("nvme_foreign_file path=%s", path)
+        self.foreign.append(path.name)
 
     def set_aside(self, path: Path) -> None:
         """Moves what is not ours to judge out of the way; it keeps counting as used."""
@@ -90,7 +114,13 @@ class Regions:
     def create(self) -> Region:
         """A new active region; the caller has made room. Raises one of DISK_ERRORS."""
         path = self._directory / f"region-{self._next_id:08x}.log"
-        region = Region.create(self._storage, path, self._next_id, self._settings.region_size)
+        region = Region.create(
+            self._storage,
+            path,
+            self._settings.region_size,
+            tier=self.tier,
+            region=self._next_id,
+        )
         self._next_id += 1
         self.active = self.live[region.id] = region
         return region
@@ -153,3 +183,8 @@ class Regions:
         self._set_aside_bytes = sum(path.stat().st_blocks * 512 for path in paths)
         if self._set_aside_bytes:
             _log.warning("nvme_set_aside bytes=%d path=%s", self._set_aside_bytes, shelf)
+
+
+def _most_common_tier(regions: Sequence[Region]) -> bytes | None:
+    counts = Counter(region.tier for region in regions)
+    return counts.most_common(1)[0][0] if counts else None

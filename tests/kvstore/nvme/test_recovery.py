@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from moontide.kvstore.errors import StoreUnavailable
-from moontide.kvstore.nvme.log_format import VERSION, RegionHeader, encode_region_header
+from moontide.kvstore.nvme.log_format import (
+    VERSION,
+    RegionHeader,
+    decode_region_header,
+    encode_region_header,
+)
+from moontide.kvstore.nvme.storage import RegionFile, Storage
+from moontide.transfer import FileAccess
+from moontide.transfer.errors import FileFailed
 
 from .conftest import OpenTier
 from .rig import MIB, Rig, disk_bytes, names, region_files
@@ -111,7 +121,8 @@ def test_r45_leftovers_are_adopted_removed_or_reported(open_tier: OpenTier, tmp_
     draft = directory / "region-000000ff.log.draft"
     draft.write_bytes(bytes(5000))
     empty = directory / "region-000000fe.log"
-    empty.write_bytes(encode_region_header(RegionHeader(0xFE, bytes(16))) + bytes(MIB))
+    tier = decode_region_header(region_files(directory)[0].read_bytes()).tier
+    empty.write_bytes(encode_region_header(RegionHeader(0xFE, tier + bytes(8))) + bytes(MIB))
     headless = directory / "region-000000fd.log"
     headless.write_bytes(bytes(9000))
     (directory / "notes.txt").write_text("mine")
@@ -130,6 +141,83 @@ def test_r45_leftovers_are_adopted_removed_or_reported(open_tier: OpenTier, tmp_
     }
     assert rig.hits(names(0, 100)) == names(0, 100)
     assert rig.put(b"k1")
+
+
+def lose_index(directory: Path) -> None:
+    (directory / "index" / "data.mdb").unlink()
+
+
+@pytest.mark.parametrize("spoil", [lambda _: None, lose_index])
+def test_regions_of_another_tier_are_left_alone(
+    open_tier: OpenTier, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """Its string entries have the same names and other bytes."""
+    other = open_tier(directory=tmp_path / "other")
+    for number in range(4):
+        other.put(b"s%d" % number, [memoryview(bytes(500_000))], namespace="")
+    rig = open_tier()
+    rig.put_many(names(0, 300))
+    rig.put(b"s1", [memoryview(b"mine")], namespace="")
+    directory = tmp_path / "nvme"
+    rig.close()
+    planted = directory / "region-00000abc.log"
+    shutil.copy(region_files(tmp_path / "other")[-1], planted)
+    spoil(directory)
+    for _ in range(2):
+        rig = open_tier()
+        assert rig.tier.stats().foreign_files == (planted.name,)
+        assert rig.get_many([b"s0", b"s1", b"s2", b"s3"]) == [None, [b"mine"], None, None]
+        assert rig.hits(names(0, 300)) == names(0, 300)
+        assert planted.exists()
+
+
+def damage_header(region: Path, entry: bytes) -> None:
+    """Of the batch whose header names `entry` as removed."""
+    data = bytearray(region.read_bytes())
+    place = data.rindex(entry)
+    data[place] ^= 1
+    region.write_bytes(data)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_removal_that_was_lost_brings_no_string_back(
+    open_tier: OpenTier, tmp_path: Path, is_last: bool
+) -> None:
+    rig = open_tier()
+    rig.put(b"removed", [memoryview(b"old")], namespace="")
+    rig.put_many(names(0, 50))
+    rig.drop(b"removed")
+    if not is_last:
+        rig.put(b"later", [memoryview(b"new")], namespace="")
+    rig.close()
+    damage_header(region_files(tmp_path / "nvme")[0], b"removed")
+    rig = open_tier()
+    assert rig.get(b"removed") is None
+    assert rig.hits(names(0, 50)) == names(0, 50), "the index knows"
+    rig.close()
+    lose_index(tmp_path / "nvme")
+    for _ in range(2):
+        rig = open_tier()
+        assert rig.get(b"removed") is None
+        assert rig.get(b"later") == (None if is_last else [b"new"])
+        assert rig.hits(names(0, 50)) == names(0, 50), "KV blocks are what their keys say"
+
+
+def test_regions_that_cannot_be_opened_for_now_are_kept(
+    open_tier: OpenTier, tmp_path: Path
+) -> None:
+    rig = open_tier()
+    rig.put_many(names(0, 300))
+    rig.close()
+
+    class NoDescriptors(Storage):
+        def open_file(self, path: Path, access: FileAccess) -> RegionFile:
+            raise FileFailed(OSError(errno.EMFILE, "injected"), str(path))
+
+    with pytest.raises(StoreUnavailable):
+        Rig(tmp_path / "nvme", storage=NoDescriptors())
+    rig = open_tier()
+    assert rig.hits(names(0, 300)) == names(0, 300)
 
 
 def test_regions_of_another_format_are_set_aside(open_tier: OpenTier, tmp_path: Path) -> None:
