@@ -79,7 +79,7 @@ class Reserve(_Message, frozen=True, tag=3):
 class ReserveBlocks(_Message, frozen=True, tag=4):
     """Space for every (block, shard), in block-major order. With `request_scoped` the keys are
     random, no hashes of content: such blocks are found by their key only, are told to nobody, stay
-    in DRAM, and end after `ttl_s`. Answer: Reserved."""
+    in DRAM, and end when a reader that pinned them is done, or after `ttl_s`. Answer: Reserved."""
 
     namespace: int
     keys: bytes  # 16 bytes a block
@@ -330,6 +330,7 @@ class Reserved(_Message, frozen=True, tag=69):
 class LookupReply(_Message, frozen=True, tag=70):
     found: list[tuple[int, int, int, int, int, int] | None]  # Located
     ticket: bytes = b""
+    lifetimes: list[float | None] = []  # between nodes: seconds until each ends, if it does
 
 
 class BlockEntry(NamedTuple):

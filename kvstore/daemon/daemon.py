@@ -101,15 +101,18 @@ class StoreDaemon:
                     hand_offs=self._peers.hand_offs,
                     changes=self._peers.changes,
                 )
-                if await self._has_live_peers():
-                    self._forget_strings()
-            server = self._start_data_server()
+            server = self._make_data_server()
             stack.callback(server.close)
             admin = await self._start_admin()
             stack.push_async_callback(admin.close)
             keeper = Keeper(self._membership, self._record(admin), on_lapse=self._forget_strings)
             await keeper.start()
             stack.push_async_callback(_leave, keeper)
+            if self._peers is not None:
+                self._peers.joined()
+                if await self._has_live_peers():
+                    self._forget_strings()
+            self._listen()
             self._announce()
             gc.collect()
             gc.freeze()  # what is here now stays: the collector need not walk it again
@@ -167,7 +170,7 @@ class StoreDaemon:
         self._transfer = str(bound_address(listener))
         return Peers(self._store, self._membership, token=self._token, listener=listener)
 
-    def _start_data_server(self) -> DataServer:
+    def _make_data_server(self) -> DataServer:
         settings, loop = self._settings, asyncio.get_running_loop()
         self._gate = Gate(
             self._store,
@@ -189,10 +192,13 @@ class StoreDaemon:
             stall_seconds=settings.stall_seconds,
             tiering=self._tiering,
         )
+        return self._server
+
+    def _listen(self) -> None:
+        """Once others can know of us: what they change they then change here too."""
         self._server.listen(self._unix.socket)
         if self._tcp is not None:
             self._server.listen(self._tcp)
-        return self._server
 
     async def _start_admin(self) -> HttpServer:
         self._api = AdminApi(

@@ -51,7 +51,7 @@ class EventParser:
         value = value.removeprefix(b" ")
         if field == b"data":
             self._data.append(value)
-            self._size += len(value)
+            self._size += len(line)
         elif field == b"event":
             self._name = value.decode("utf-8", "replace")
         return None

@@ -92,8 +92,10 @@ class Keeper:
             and await asyncio.to_thread(self._membership.renew, registration)
         ):
             self._held_until = asked_at + self._ttl_s
-        else:
-            await self._register()
+            return
+        if registration is not None and registration.record == self._record:
+            self._held_until = 0.0  # it ended, whatever our clock says: the membership was wiped
+        await self._register()
 
     async def _register(self) -> None:
         if self._registration is not None and not self.is_held and self._on_lapse is not None:

@@ -37,6 +37,11 @@ class Expiry(Generic[_K]):
         """May be true for a deadline that was discarded."""
         return bool(self._heap) and self._heap[0][0] <= now
 
+    def left(self, key: _K, now: float) -> float | None:
+        """Seconds until its deadline; None without one."""
+        deadline = self._deadlines.get(key)
+        return None if deadline is None else max(deadline - now, 0.0)
+
     def has_passed(self, key: _K, now: float) -> bool:
         deadline = self._deadlines.get(key)
         return deadline is not None and deadline <= now

@@ -141,6 +141,12 @@ class StoreFinding(StoreParts):
         committed = self._catalog.committed
         return [entry in committed for entry in entries]
 
+    def lifetimes(self, entries: Sequence[EntryId], now: float) -> list[float | None]:
+        """Seconds until each ends by itself; None for those that do not, or are not here."""
+        committed, expiry = self._catalog.committed, self._entries.expiry
+        slots = [committed.get(entry) for entry in entries]
+        return [None if slot is None else expiry.left(slot, now) for slot in slots]
+
     def unpin(self, owner: OwnerId, ticket: bytes, read_bytes: int = 0) -> None:
         """Ends a view of this owner, or a ticket of anyone; `read_bytes` were read under it. Raises
         InvalidRequest (counted) on an unknown one or another owner's view."""

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -463,6 +464,21 @@ def test_a_keeper_says_when_others_may_have_thought_it_gone(directory: Path) -> 
         clock.now += 5.0
         await _eventually(lambda: len(membership.members()) == 1)
         assert len(lapses) == 1
+        await keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_r29_a_keeper_whose_record_was_wiped_says_so_though_its_lease_had_not_ended(
+    directory: Path,
+) -> None:
+    async def scenario() -> None:
+        membership, lapses = FileMembership(directory), list[int]()
+        keeper = Keeper(membership, store(), ttl_s=0.6, on_lapse=lambda: lapses.append(1))
+        await keeper.start()
+        shutil.rmtree(directory)
+        await _eventually(lambda: len(membership.members()) == 1)
+        assert lapses == [1]
         await keeper.close()
 
     asyncio.run(scenario())

@@ -1,7 +1,7 @@
 """Changes of string entries: replaces, removals, and puts with replicas, one after another for each
 key, whichever store they are asked of.
 
-  fence here ─► fence at the key's home ─► fence at all others ─► apply here ─► release all
+  fence here ─► at the key's home ─► at all others ─► nobody joined ─► apply here ─► release all
                 each fence: drop the entry, take in no copy of it until released
 
 Two changes of one key meet at its home first (the live store whose id hashes highest with the key),
@@ -64,9 +64,7 @@ class StringChanges:
 
     def fence(self, entries: Sequence[EntryId], holder: str, seconds: float) -> None:
         if self._roster.find(holder) is None:
-            raise StoreUnavailable(
-                f"{holder[:200]} is no store of this cluster, as far as is known"
-            )
+            raise Busy(f"{holder[:200]} is no store of this cluster, as far as is known yet")
         if seconds > 0:
             now = time.monotonic()
             self._fences.take(entries, holder, now + seconds, now)
@@ -123,16 +121,15 @@ class StringChanges:
         asked: list[Neighbour],
         deadline: float,
     ) -> int:
-        """How many copies went elsewhere. Raises Busy when another change has one of the entries,
+        """How many copies went elsewhere. A store that joins after the last look at the membership
+        has nothing yet. Raises Busy when another change has one of the entries,
         StoreUnavailable and StoreTimeout naming who could not be asked."""
         now = time.monotonic()
         self._fences.take(entries, holder, now + FENCE_SECONDS, now)
         neighbours = {each.record.id: each for each in self._roster.neighbours()}
         for each in neighbours.values():
-            if not each.link.is_up:
-                raise StoreUnavailable(
-                    f"store {each.record.id} may hold a copy and is away: {each.link.detail}"
-                )
+            _check_reachable(each)
+        agreed = {each.record.instance for each in neighbours.values()}
         nodes = [self._node, *neighbours]
         homes = sorted({home_of(entry, nodes) for entry in entries} - {self._node})
         dropped = 0
@@ -144,6 +141,9 @@ class StringChanges:
             if isinstance(result, BaseException):
                 raise result
             dropped += result
+        await self._roster.look()
+        if any(each.record.instance not in agreed for each in self._roster.neighbours()):
+            raise Busy("a store joined the cluster meanwhile; retry later")
         if time.monotonic() > deadline:
             raise StoreTimeout(f"the other stores took more than {CHANGE_SECONDS:g} s to agree")
         return dropped
@@ -188,3 +188,11 @@ class StringChanges:
                 return True
             await asyncio.sleep(COPY_RETRY_SECONDS)
         return False
+
+
+def _check_reachable(neighbour: Neighbour) -> None:
+    """Raises StoreUnavailable, and Busy while its first connection is under way."""
+    link = neighbour.link
+    if not link.is_up:
+        error = StoreUnavailable if link.was_up else Busy
+        raise error(f"store {neighbour.record.id} may hold a copy and is away: {link.detail}")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from array import array
 from collections.abc import Sequence
+from functools import partial
 
 from ... import wire
 from ...errors import StoreError
 from ...index import PrefixIndex
 from ...keys import EntryId
-from ...layout import Shard
 from ...store import FILL_OWNER, Origin
-from ...types import Located, ReserveStatus, Tier
+from ...types import ReserveStatus, Tier
 from ..sources import EntriesWanted, Then
 from .fences import Fences
 from .filling import FillTools, PeerFill
 from .link import PeerLink
 from .news import PinnedSource
-from .offers import RemoteEntry
+from .offers import WHOLE, RemoteString, read_strings
 from .plan import FillPlan, Piece
 from .remote import PIN_SECONDS
 from .reserving import TRANSPORT
@@ -32,10 +32,9 @@ logger = logging.getLogger(__name__)
 MAX_HOLDERS = 3
 """Asked for one entry, one after another."""
 ASK_SECONDS = 0.25
+FILL_SECONDS = 10.0
 JOIN_SECONDS = 1.5
-"""From our start until every peer has read our record (they poll), with room to spare."""
-WHOLE = Shard(0, (0, 1), (0, 1))
-"""A string entry has one extent."""
+"""From our registration until every peer has read our record (they poll), with room to spare."""
 
 
 class PeerEntrySource:
@@ -55,6 +54,11 @@ class PeerEntrySource:
         self._index = index
         self._tasks = tasks
         self._fences = fences
+        self._known_at = math.inf
+        self._coming: dict[EntryId, asyncio.Task[None]] = {}
+
+    def joined(self) -> None:
+        """Our record lies in the membership from now on."""
         self._known_at = time.monotonic() + JOIN_SECONDS
 
     def holds(self, entries: Sequence[EntryId]) -> list[bool]:
@@ -67,43 +71,73 @@ class PeerEntrySource:
             self._tasks.start(self._bring(request, then))
 
     async def _bring(self, request: EntriesWanted, then: Then) -> None:
+        """What is late for this request comes nevertheless, for the next."""
+        asked: set[tuple[EntryId, str]] = set()
+        missing = list(request.entries)
         try:
             async with asyncio.timeout(request.deadline - time.monotonic()):
-                missing = list(request.entries)
-                for rank in range(MAX_HOLDERS):
-                    await self._ask_all(missing, rank, request.deadline)
+                for _ in range(MAX_HOLDERS):
+                    under_way = self._ask_all(missing, asked)
+                    if not under_way:
+                        break
+                    await asyncio.wait(under_way)
                     here = self._tools.store.exists(missing, time.monotonic())
                     missing = [e for e, is_here in zip(missing, here, strict=True) if not is_here]
         except TimeoutError:
-            logger.info("peer_entries_late count=%d", len(request.entries))
+            logger.info("peer_entries_late count=%d", len(missing))
         finally:
             then()
 
-    async def _ask_all(self, entries: Sequence[EntryId], rank: int, deadline: float) -> None:
-        """Each entry from its holder number `rank`, if it has so many."""
+    def _ask_all(
+        self, entries: Sequence[EntryId], asked: set[tuple[EntryId, str]]
+    ) -> set[asyncio.Task[None]]:
+        """Each entry from its first holder that was not `asked` yet, or by whoever brings it
+        already."""
+        under_way: set[asyncio.Task[None]] = set()
         by_holder: dict[str, tuple[Neighbour, list[EntryId]]] = {}
         for entry in entries:
-            holders = self._holders(entry)
-            if rank < len(holders):
-                instance = holders[rank].record.instance
-                by_holder.setdefault(instance, (holders[rank], []))[1].append(entry)
+            if entry in self._coming:
+                under_way.add(self._coming[entry])
+                continue
+            for holder in self._holders(entry):
+                instance = holder.record.instance
+                if (entry, instance) not in asked:
+                    asked.add((entry, instance))
+                    by_holder.setdefault(instance, (holder, []))[1].append(entry)
+                    break
         for neighbour, wanted in by_holder.values():
-            await self._ask(neighbour.link, wanted, deadline)
+            task = self._tasks.start(self._fetch(neighbour.link, wanted))
+            self._coming.update(dict.fromkeys(wanted, task))
+            task.add_done_callback(partial(self._came, wanted))
+            under_way.add(task)
+        return under_way
 
-    async def _ask(self, link: PeerLink, entries: Sequence[EntryId], deadline: float) -> None:
-        message = wire.Lookup(list(entries), PIN_SECONDS, local_only=True)
-        try:
-            reply = await link.ask(message, wire.LookupReply, timeout_s=ASK_SECONDS)
-        except StoreError as error:
-            logger.info("peer_entries_failed peer=%s reason=%s", link.record.id, error)
-            return
-        source = PinnedSource(link, reply.ticket)
-        pieces = [
-            piece
-            for entry, found in zip(entries, reply.found, strict=False)
-            if found is not None and (piece := self._place(entry, Located(*found))) is not None
-        ]
+    def _came(self, entries: Sequence[EntryId], task: asyncio.Task[None]) -> None:
+        for entry in entries:
+            del self._coming[entry]
+
+    async def _fetch(self, link: PeerLink, entries: Sequence[EntryId]) -> None:
+        """Brings what the peer has of them."""
+        asked_at = time.monotonic()
+        source = PinnedSource(link, b"")
+        with self._fences.watch(entries, asked_at) as unchanged:
+            try:
+                message = wire.Lookup(list(entries), PIN_SECONDS, local_only=True)
+                reply = await link.ask(message, wire.LookupReply, timeout_s=ASK_SECONDS)
+                source = PinnedSource(link, reply.ticket)
+                found = read_strings(reply, len(entries))
+            except StoreError as error:
+                logger.info("peer_entries_failed peer=%s reason=%s", link.record.id, error)
+                found = []
+            pieces = [
+                piece
+                for entry, remote in zip(entries, found, strict=False)
+                if remote is not None
+                and entry in unchanged
+                and (piece := self._place(entry, remote, asked_at)) is not None
+            ]
         if pieces:
+            deadline = time.monotonic() + FILL_SECONDS
             await PeerFill(self._tools, link, FillPlan(pieces), source, deadline).run()
         else:
             source.close()
@@ -119,20 +153,25 @@ class PeerEntrySource:
         neighbours = map(self._roster.find, instances)
         return [each for each in neighbours if each is not None and each.link.is_up]
 
-    def _place(self, entry: EntryId, found: Located) -> Piece | None:
-        """A reservation for what the peer has; None without room, while another brings it, or
-        while it is being changed."""
-        store, now = self._tools.store, time.monotonic()
-        if self._fences.is_fenced(entry, now) or not 0 <= found.length <= store.max_entry_bytes:
+    def _place(self, entry: EntryId, remote: RemoteString, asked_at: float) -> Piece | None:
+        """A reservation for what the peer has; None when nothing is left to do, or no room."""
+        store, length = self._tools.store, remote.length
+        if length > store.max_entry_bytes:
             return None
-        origin = Origin(Tier.DRAM, TRANSPORT)
+        lifetime = remote.lifetime_s
         (got,) = store.reserve_entry_fill(
-            FILL_OWNER, [entry], [found.length], origin=origin, now=now
+            FILL_OWNER,
+            [entry],
+            [length],
+            origin=Origin(Tier.DRAM, TRANSPORT),
+            ends_at=None if lifetime is None else asked_at + lifetime,
+            now=time.monotonic(),
         )
         if got.status is not ReserveStatus.RESERVED:
             return None
-        if not found.length:  # nothing to read
-            store.commit(FILL_OWNER, [got.slot], [got.generation], [found.checksum], now)
+        if not length:
+            checksum = remote.place.checksums[0]
+            store.commit(FILL_OWNER, [got.slot], [got.generation], [checksum], time.monotonic())
             return None
         return Piece(
             key=entry,
@@ -141,16 +180,7 @@ class PeerEntrySource:
             generation=got.generation,
             memory=store.reserved_buffer(FILL_OWNER, got.slot, got.generation),
             num_extents=1,
-            stride=found.length,
-            extent_bytes=found.length,
-            remote=RemoteEntry(
-                shard=WHOLE,
-                slot=found.slot,
-                generation=found.generation,
-                segment=found.segment,
-                offset=found.offset,
-                extents=1,
-                tier=Tier.DRAM,
-                checksums=array("Q", [found.checksum]),
-            ),
+            stride=length,
+            extent_bytes=length,
+            remote=remote.place,
         )

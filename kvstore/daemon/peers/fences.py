@@ -3,7 +3,8 @@ here or brings copies of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...errors import Busy
 from ...keys import EntryId
@@ -17,6 +18,7 @@ class Fences:
 
     def __init__(self) -> None:
         self._held: dict[EntryId, tuple[str, float]] = {}
+        self._watched: list[set[EntryId]] = []
 
     def __len__(self) -> int:
         return len(self._held)
@@ -33,6 +35,8 @@ class Fences:
                 raise Busy(f"{len(self._held)} entries are being changed, the limit; retry later")
         for entry in entries:
             self._held[entry] = (holder, until)
+        for unchanged in self._watched:
+            unchanged.difference_update(entries)
 
     def release(self, entries: Iterable[EntryId], holder: str) -> None:
         """Those of another holder stay."""
@@ -49,6 +53,17 @@ class Fences:
 
     def is_fenced(self, entry: EntryId, now: float) -> bool:
         return self._holder(entry, now) is not None
+
+    @contextlib.contextmanager
+    def watch(self, entries: Sequence[EntryId], now: float) -> Iterator[set[EntryId]]:
+        """Those of them that nobody changes, as long as that is so: an answer about the others may
+        be older than a change that has long ended."""
+        unchanged = {entry for entry in entries if not self.is_fenced(entry, now)}
+        self._watched.append(unchanged)
+        try:
+            yield unchanged
+        finally:
+            self._watched = [each for each in self._watched if each is not unchanged]
 
     def _holder(self, entry: EntryId, now: float) -> str | None:
         holder, until = self._held.get(entry, (None, now))

@@ -85,6 +85,7 @@ class PeerFill:
 
     async def _fill(self) -> None:
         while True:
+            self._source.keep(self._plan)
             full = len(self._window) >= MAX_CHUNKS
             chunk = [] if full else self._plan.next_chunk(CHUNK_BYTES)
             if chunk:

@@ -33,6 +33,9 @@ DEAD_SECONDS = 5.0
 GRACE_SECONDS = 0.5
 """Beyond what the peer itself waits, before a long question counts as unanswered."""
 
+PROMPT_SECONDS = 0.05
+"""A peer that said nothing for so long after a prompt question is not worth the next one."""
+
 _Reply = TypeVar("_Reply", bound=wire.Reply)
 
 
@@ -42,6 +45,7 @@ class PeerLink:
     def __init__(self, record: StoreRecord, identity: LinkIdentity) -> None:
         self.record = record
         self.detail = "not connected yet"
+        self.was_up = False
         self._identity = identity
         self._rng = random.Random(record.instance)  # jitter only
         self._connection: PeerConnection | None = None
@@ -63,7 +67,7 @@ class PeerLink:
             while True:
                 try:
                     connection = await PeerConnection.open(self.record, self._identity)
-                except (StoreError, OSError, TimeoutError, EOFError) as error:
+                except (StoreError, OSError, EOFError, ValueError, OverflowError) as error:
                     self._tell_detail(str(error) or "no answer to the greeting")
                 else:
                     pause = FIRST_PAUSE_SECONDS
@@ -76,20 +80,31 @@ class PeerLink:
     async def ask(self, message: wire.Request, kind: type[_Reply], *, timeout_s: float) -> _Reply:
         """The answer to a question that the peer can answer at once. Raises StoreUnavailable at
         once when the peer is not UP, StoreTimeout, which makes it SUSPECT, and what it refuses
-        with."""
+        with. An asker who gives up sooner, but not at once, makes it SUSPECT too."""
+        return await self._ask(message, kind, timeout_s, min(timeout_s, PROMPT_SECONDS))
+
+    async def wait(self, message: wire.Request, kind: type[_Reply], *, wait_s: float) -> _Reply:
+        """As `ask`, for a question that the peer may ponder for `wait_s`, as the message says."""
+        timeout_s = wait_s + GRACE_SECONDS
+        return await self._ask(message, kind, timeout_s, timeout_s)
+
+    async def _ask(
+        self, message: wire.Request, kind: type[_Reply], timeout_s: float, patience_s: float
+    ) -> _Reply:
+        connection, began = self._live(), time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._live().ask(message, kind)
+                return await connection.ask(message, kind)
         except TimeoutError as error:
             self._suspect()
             raise StoreTimeout(
                 f"store {self.record.id} did not answer {type(message).__name__} within "
                 f"{timeout_s:g} s"
             ) from error
-
-    async def wait(self, message: wire.Request, kind: type[_Reply], *, wait_s: float) -> _Reply:
-        """As `ask`, for a question that the peer may ponder for `wait_s`, as the message says."""
-        return await self.ask(message, kind, timeout_s=wait_s + GRACE_SECONDS)
+        except asyncio.CancelledError:
+            if time.monotonic() - began >= patience_s and connection.heard_at < began:
+                self._suspect()
+            raise
 
     def tell(self, message: wire.Request) -> None:
         """Without an answer, if there is a connection."""
@@ -113,7 +128,7 @@ class PeerLink:
 
     async def _keep(self, connection: PeerConnection) -> None:
         """Until the connection is lost, or the peer silent for too long."""
-        self._connection, self._is_suspect = connection, False
+        self._connection, self._is_suspect, self.was_up = connection, False, True
         self._tell_detail("up")
         reading = asyncio.create_task(connection.run(), name=f"peer-{self.record.id}")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -12,8 +13,15 @@ from .link import PeerLink
 from .plan import FillPlan, Piece
 from .remote import PIN_SECONDS, WAIT_SECONDS, RemoteBlocks, match
 
+PAUSE_SECONDS = 0.02
+"""Before a peer that answers at once, and tells nothing new, is asked again."""
+
 
 class NewsSource(Protocol):
+    def keep(self, plan: FillPlan) -> None:
+        """The fill goes on: the peer keeps what it holds for it. Raises StoreError when nobody
+        wants it any more."""
+
     async def news(self, plan: FillPlan) -> None:
         """Returns when pieces have more available, or were given up. Raises StoreError when no
         more will come."""
@@ -29,6 +37,9 @@ class PinnedSource:
         self._link = link
         self._ticket = ticket
 
+    def keep(self, plan: FillPlan) -> None:
+        """The pin outlives the fill."""
+
     async def news(self, plan: FillPlan) -> None:
         plan.give_up(plan.waiting())
 
@@ -43,6 +54,9 @@ class CompletingSource:
 
     def __init__(self, blocks: RemoteBlocks) -> None:
         self._blocks = blocks
+
+    def keep(self, plan: FillPlan) -> None:
+        """The pins outlive the fill."""
 
     async def news(self, plan: FillPlan) -> None:
         waiting = plan.waiting()
@@ -68,10 +82,18 @@ class GrowingSource:
         self._blocks = blocks
         self._store = store
 
-    async def news(self, plan: FillPlan) -> None:
-        self._check_wanted(plan)
+    def keep(self, plan: FillPlan) -> None:
+        if not any(self._store.is_pinned(piece.slot, piece.generation) for piece in plan.pieces):
+            raise StoreUnavailable("nobody holds what is fetched any more")
         self._blocks.renew()
+
+    async def news(self, plan: FillPlan) -> None:
         waiting = plan.waiting()
+        await self._ask(waiting)
+        if all(piece.available <= piece.submitted for piece in waiting):
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _ask(self, waiting: Sequence[Piece]) -> None:
         first = waiting[0]
         if first.remote is None:
             await self._find(waiting)
@@ -92,7 +114,3 @@ class GrowingSource:
         keys = list(dict.fromkeys(piece.key for piece in pieces))
         offer = await self._blocks.find_pending(keys, wait_s=wait_s, pin_s=PIN_SECONDS)
         match(pieces, keys, offer)
-
-    def _check_wanted(self, plan: FillPlan) -> None:
-        if not any(self._store.is_pinned(piece.slot, piece.generation) for piece in plan.pieces):
-            raise StoreUnavailable("nobody holds what is fetched any more")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from ... import wire
 from ...errors import InvalidRequest
 from ...keys import Namespace
 from ...layout import Shard
-from ...types import Tier
+from ...types import Located, Tier
 
 MAX_SLOT = 0xFFFFFFFF
+MAX_CHECKSUM = 0xFFFFFFFFFFFFFFFF
+WHOLE = Shard(0, (0, 1), (0, 1))
+"""A string entry has one extent."""
 
 
 class RemoteEntry(NamedTuple):
@@ -52,10 +56,46 @@ def read_offer(reply: wire.BlocksReply, namespace: Namespace) -> Offer:
             remote = _remote_entry(entry, shards[entry.shard], checksums, position)
             position += remote.shard.num_layers
             entries.append(remote)
+        if not entries or len({remote.shard for remote in entries}) < len(entries):
+            raise InvalidRequest(f"{len(entries)} entries of a block: one at least, a shard once")
         blocks.append(entries)
     if position != len(checksums):
         raise InvalidRequest(f"{len(checksums)} checksums for {position} layers")
     return blocks
+
+
+class RemoteString(NamedTuple):
+    """A string entry of `length` bytes that a peer has; it ends there in `lifetime_s`."""
+
+    length: int
+    lifetime_s: float | None
+    place: RemoteEntry
+
+
+def read_strings(reply: wire.LookupReply, count: int) -> list[RemoteString | None]:
+    """What a peer says of `count` string entries that it was asked for. Raises InvalidRequest on
+    what no store would say."""
+    lifetimes = reply.lifetimes or [None] * count
+    if len(reply.found) != count or len(lifetimes) != count:
+        raise InvalidRequest(
+            f"{len(reply.found)} places and {len(reply.lifetimes)} lifetimes of {count} entries"
+        )
+    return [
+        _remote_string(Located(*found), lifetime) if found is not None else None
+        for found, lifetime in zip(reply.found, lifetimes, strict=True)
+    ]
+
+
+def _remote_string(found: Located, lifetime_s: float | None) -> RemoteString:
+    entry = wire.BlockEntry(
+        found.slot, found.generation, found.segment, found.offset, 0, 1, Tier.DRAM
+    )
+    if not 0 <= found.checksum <= MAX_CHECKSUM or found.length < 0:
+        raise InvalidRequest(f"a value of {found.length} bytes, checksum {found.checksum}")
+    if lifetime_s is not None and not (isfinite(lifetime_s) and lifetime_s >= 0):
+        raise InvalidRequest(f"lifetime {lifetime_s}")
+    place = _remote_entry(entry, WHOLE, array("Q", [found.checksum]), 0)
+    return RemoteString(found.length, lifetime_s, place)
 
 
 def _remote_entry(

@@ -88,13 +88,16 @@ class Peers:
         )
         tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters)
         self.blocks: BlockSource = PeerBlockSource(tools, self._roster, self._index, self._tasks)
-        self.entries: EntrySource = PeerEntrySource(
-            tools, self._roster, self._index, self._tasks, self._fences
-        )
+        self._strings = PeerEntrySource(tools, self._roster, self._index, self._tasks, self._fences)
+        self.entries: EntrySource = self._strings
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
         self.changes: EntryChanges = StringChanges(store, self._roster, self._fences, self._tasks)
         self._server.start()
         self._roster.start()
+
+    def joined(self) -> None:
+        """Our record lies in the membership: the others come to know of us."""
+        self._strings.joined()
 
     async def close(self) -> None:
         """Ends every fill; when it returns, nobody touches the pool for a peer any more."""

@@ -2,7 +2,8 @@
 
 For each: a link to its data port, its events in the index, a route to its pool. An instance that
 left or was replaced is dropped with all three before its successor is taken in, so nothing that was
-known of the one is ever asked of the other.
+known of the one is ever asked of the other. One whose record is gone while it still answers has not
+left: the membership was wiped, or it is about to go.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from moontide.transfer import TcpTransport
+from moontide.transfer.errors import TransferError
 
 from ...errors import StoreError
 from ...following import EventFollower, FollowedStore
@@ -58,6 +60,8 @@ class Roster:
         self._transport = transport
         self._session = session
         self._neighbours: dict[str, Neighbour] = {}  # by node id
+        self._looking = asyncio.Lock()
+        self._unusable: set[str] = set()  # instances whose records lead nowhere, told once
         self._poll: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -82,12 +86,18 @@ class Roster:
                 return neighbour
         return None
 
-    async def _watch(self) -> None:
-        while True:
+    async def look(self) -> None:
+        """Reads the membership: whoever was registered before is a neighbour afterwards."""
+        async with self._looking:
             try:
                 self._take(await asyncio.to_thread(self._membership.members))
             except (StoreError, OSError) as error:
                 logger.warning("membership_unreadable error=%s", error)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self.look()
             except Exception:  # the task boundary
                 logger.exception("peers_watch_failed")
             await asyncio.sleep(POLL_SECONDS)
@@ -99,11 +109,21 @@ class Roster:
             if isinstance(member.record, StoreRecord) and member.record.id != self._node
         }
         for neighbour in list(self._neighbours.values()):
-            if records.get(neighbour.record.id) != neighbour.record:
+            record = records.get(neighbour.record.id)
+            if record != neighbour.record and (record is not None or not neighbour.link.is_up):
                 self._drop(neighbour)
+        self._unusable &= {record.instance for record in records.values()}
         for record in records.values():
-            if record.id not in self._neighbours:
-                self._add(record)
+            if record.id not in self._neighbours and record.instance not in self._unusable:
+                self._try_to_add(record)
+
+    def _try_to_add(self, record: StoreRecord) -> None:
+        """One record that leads nowhere must not keep out the others."""
+        try:
+            self._add(record)
+        except (ValueError, TransferError) as error:
+            self._unusable.add(record.instance)
+            logger.warning("peer_unusable peer=%s error=%s", record.id, error)
 
     def _add(self, record: StoreRecord) -> None:
         link, followed = PeerLink(record, self._identity), FollowedStore(record)

@@ -28,8 +28,10 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
     entries = checks.entry_ids(message.entries)
 
     def look() -> wire.LookupReply:
-        found, ticket = peer.store.lookup(peer.owner, entries, message.pin_s, peer.clock())
-        return wire.LookupReply([*found], ticket)
+        now = peer.clock()
+        found, ticket = peer.store.lookup(peer.owner, entries, message.pin_s, now)
+        lifetimes = peer.store.lifetimes(entries, now) if message.local_only else []
+        return wire.LookupReply([*found], ticket, lifetimes)
 
     sources = peer.sources
     asked = sources.local_entries() if message.local_only else sources.entries()

@@ -27,9 +27,9 @@ def test_events_do_not_depend_on_how_the_bytes_arrive(cuts: list[int]) -> None:
     assert found == EVENTS
 
 
-@pytest.mark.parametrize("piece", [b"x" * 50, b"data: " + b"x" * 10 + b"\n"])
+@pytest.mark.parametrize("piece", [b"x" * 50, b"data: " + b"x" * 10 + b"\n", b"data:\n"])
 def test_an_event_without_end_is_refused(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing, "MAX_EVENT_BYTES", 200)
     parser = EventParser()
     with pytest.raises(EventTooLarge):
-        collections.deque(event for _ in range(40) for event in parser.feed(piece))
+        collections.deque(event for _ in range(100) for event in parser.feed(piece))

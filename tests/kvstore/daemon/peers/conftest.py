@@ -9,7 +9,7 @@ import pytest
 
 from moontide.kvstore import BlockStore
 
-from ....store_process import StoreProcess, start_nodes, store_processes
+from ....store_process import StoreProcess, await_linked, start_nodes, store_processes
 from ...client.helpers import NAMESPACE, client_of, wait_until
 
 
@@ -17,7 +17,9 @@ from ...client.helpers import NAMESPACE, client_of, wait_until
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[StoreProcess]]:
     folder: Path = tmp_path_factory.mktemp("cluster")
     with store_processes(folder) as start:
-        yield start_nodes(start, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
+        nodes = start_nodes(start, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
+        await_linked(nodes)
+        yield nodes
 
 
 @pytest.fixture

@@ -48,6 +48,9 @@ def new_store(node: str) -> Store:
 class NoNews:
     """The peer had everything at once."""
 
+    def keep(self, plan: FillPlan) -> None:
+        pass
+
     async def news(self, plan: FillPlan) -> None:
         raise StoreUnavailable("gone")
 

@@ -8,7 +8,7 @@ from array import array
 import pytest
 
 from moontide.kvstore import InvalidRequest, LayoutMismatch, Shard, StoreError, Tier, wire
-from moontide.kvstore.daemon.peers.offers import read_offer
+from moontide.kvstore.daemon.peers.offers import read_offer, read_strings
 
 from ...client.helpers import LAYOUT, NAMESPACE
 
@@ -46,11 +46,42 @@ def test_entries_get_their_own_checksums() -> None:
         reply(entry(), num_checksums=3),
         reply(entry(), num_checksums=5),
         wire.BlocksReply([[entry()]], [WHOLE.pack()], b"abc"),
+        wire.BlocksReply([[]], [WHOLE.pack()], b""),
+        wire.BlocksReply([[entry(), entry(slot=4)]], [WHOLE.pack()], bytes(64)),
     ],
 )
 def test_what_no_store_would_say_is_refused(bad: wire.BlocksReply) -> None:
     with pytest.raises(InvalidRequest):
         read_offer(bad, NAMESPACE)
+
+
+def test_string_entries_come_with_their_place_and_lifetime() -> None:
+    told = wire.LookupReply([(3, 1, 2, 64, 500, 77), None], b"", [1.5, None])
+    first, second = read_strings(told, 2)
+    assert first is not None
+    assert (first.length, first.lifetime_s, second) == (500, 1.5, None)
+    assert (first.place.segment, first.place.offset, list(first.place.checksums)) == (2, 64, [77])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        wire.LookupReply([]),
+        wire.LookupReply([None, None]),
+        wire.LookupReply([None], b"", [1.0, 2.0]),
+        wire.LookupReply([(3, 1, 2, 64, 500, 77)], b"", [float("nan")]),
+        wire.LookupReply([(3, 1, 2, 64, 500, 77)], b"", [-1.0]),
+        wire.LookupReply([(3, 1, 2, 64, -1, 77)]),
+        wire.LookupReply([(3, 1, 2, 64, 500, -1)]),
+        wire.LookupReply([(3, 1, 2, 64, 500, 1 << 64)]),
+        wire.LookupReply([(-1, 1, 2, 64, 500, 77)]),
+        wire.LookupReply([(3, 1, -2, 64, 500, 77)]),
+        wire.LookupReply([(3, 1, 2, -64, 500, 77)]),
+    ],
+)
+def test_strings_that_no_store_would_tell_are_refused(bad: wire.LookupReply) -> None:
+    with pytest.raises(InvalidRequest):
+        read_strings(bad, 1)
 
 
 def test_a_shard_beyond_the_layout_is_refused() -> None:

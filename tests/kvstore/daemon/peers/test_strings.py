@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,6 +76,58 @@ def test_after_a_removal_is_acknowledged_nobody_has_it(
         assert clients[remover].remove(key)
         assert [client.get(key) for client in clients] == [None, None]
         assert not clients[remover].remove(key)
+
+
+def test_a_copy_ends_when_what_it_is_a_copy_of_does(
+    clients: tuple[StoreClient, StoreClient],
+) -> None:
+    (here, there), key, lifetime_s = clients, next(KEYS), 0.8
+    put_at = time.monotonic()
+    here.put(key, b"v", ttl_s=lifetime_s)
+    wait_until(lambda: there.get(key) == b"v")
+    assert here.get(key) == there.get(key) == b"v"
+    wait_until(lambda: there.get(key) is None and here.get(key) is None)
+    assert time.monotonic() - put_at >= lifetime_s
+
+
+def test_readers_at_once_share_one_copy(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    key, value = next(KEYS), b"v" * 3_000_000
+    clients[0].put(key, value)
+    wait_until(lambda: clients[1].exists(key))
+    start = threading.Barrier(4)
+
+    def read() -> bytes | None:
+        with client_of(nodes[1]) as client:
+            start.wait()
+            return client.get(key)
+
+    with ThreadPoolExecutor(4) as readers:
+        values = [each.result() for each in [readers.submit(read) for _ in range(4)]]
+    assert values == [value] * 4
+
+
+def test_r29_a_wiped_membership_brings_no_old_value_back(
+    store_daemon: StartStore, tmp_path: Path
+) -> None:
+    """The other store is not registered for a while, and serves its clients all the same."""
+    nodes = start_nodes(store_daemon, tmp_path, 2)
+    with client_of(nodes[0]) as here, client_of(nodes[1]) as there:
+        wait_until(lambda: _see_each_other(here, there))
+        here.put("k", b"old")
+        wait_until(lambda: there.get("k") == b"old")
+        shutil.rmtree(tmp_path / "cluster")
+        wait_until((tmp_path / "cluster").exists)  # the first has registered again
+        here.put("k", b"new", if_exists="replace")
+        while len(_registered(tmp_path)) < 2:
+            assert there.get("k") in (None, b"new")
+        assert there.get("k") in (None, b"new")
+        assert _see_each_other(here, there)
+
+
+def _registered(parent: Path) -> list[Path]:
+    return list((parent / "cluster").glob("*.member"))
 
 
 def test_replicas_lie_on_as_many_nodes(
