@@ -16,7 +16,8 @@ class ConductorSettings(Struct, frozen=True, kw_only=True):
     """One Conductor. Raises ValueError for a membership that cannot have members."""
 
     cluster: Annotated[
-        str, Meta(description="Membership to find workers and stores in: file:DIRECTORY")
+        str,
+        Meta(description="Membership to find workers and stores in: file:DIRECTORY (one machine)"),
     ]
     listen: Annotated[HostPort, Meta(description="OpenAI API, status and metrics")] = HostPort(
         "127.0.0.1", 7400

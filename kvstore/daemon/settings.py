@@ -83,7 +83,8 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         Literal["slru", "lru"], Meta(description="Which entries go first when room is needed")
     ] = "slru"
     cluster: Annotated[
-        str, Meta(description="Membership: memory (this process only) or file:PATH")
+        str,
+        Meta(description="Membership: memory (this process only) or file:DIRECTORY (one machine)"),
     ] = "memory"
     transports: Annotated[
         tuple[Transport, ...], Meta(description="Ways clients may reach the data")
@@ -123,7 +124,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             raise InvalidRequest(
                 f"transfer_listen is {self.transfer_listen}, without effect as transports is "
                 f"{','.join(self.transports)} and cluster {self.cluster}: peers need tcp and "
-                "file:PATH; else drop --transfer-listen"
+                "file:DIRECTORY; else drop --transfer-listen"
             )
         if self.cluster != "memory":
             self._check_told_addresses()

@@ -49,7 +49,10 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, Meta(description="Most requests queued behind them", ge=0, le=65536)
     ] = 256
-    cluster: Annotated[str, Meta(description="Membership: memory or file:DIRECTORY")] = "memory"
+    cluster: Annotated[
+        str,
+        Meta(description="Membership: memory (this process only) or file:DIRECTORY (one machine)"),
+    ] = "memory"
     threads: Annotated[
         int, Meta(description="Threads of one computation; 0: one a core", ge=0, le=1024)
     ] = 0
