@@ -45,13 +45,11 @@ class Demoter:
         store: Store,
         nvme: NvmeTier,
         *,
-        max_entry_bytes: int,
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
         self._nvme = nvme
-        self._max_entry_bytes = max_entry_bytes
         self._clock = clock
         self._wake = wake
         self._backlog: deque[Demotable] = deque()
@@ -129,10 +127,6 @@ class Demoter:
         held = self._store.hold(entry.slot, entry.generation)
         if held is None:
             return True
-        num_bytes = sum(map(len, held.extents))
-        if num_bytes > self._max_entry_bytes or held.entry in self._writing:
-            self._store.release(entry.slot)
-            return True
         write = NvmeWrite(
             held.entry,
             held.namespace,
@@ -141,6 +135,12 @@ class Demoter:
             held.checksums,
             held.element_bytes,
         )
+        is_late = held.entry in self._writing  # an older value of it: this one comes after
+        if is_late or not self._nvme.can_ever_fit(write):
+            self._store.release(entry.slot)
+            self._left_out = self._left_out or is_late
+            return True
+        num_bytes = sum(map(len, held.extents))
         self._writing[held.entry] = num_bytes
         self._writing_bytes += num_bytes
         if not self._nvme.write(write, partial(self._written, entry, held.entry)):

@@ -11,7 +11,6 @@ from itertools import islice
 
 from ...keys import EntryId, is_block, shard_of
 from ...nvme import NvmeEntry, NvmeLocation, NvmeSettings, NvmeStats, NvmeTier
-from ...nvme.settings import REGION_OVERHEAD_BYTES
 from ...store import Holding, Store, TierStats
 from ...types import Tier
 from ..counters import TransportCounters
@@ -59,7 +58,6 @@ class Tiering:
         self._demoter = Demoter(
             store,
             self._tier,
-            max_entry_bytes=settings.region_size - REGION_OVERHEAD_BYTES,
             clock=time.monotonic,
             wake=self._pump_soon,
         )
