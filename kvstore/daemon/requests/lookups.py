@@ -31,8 +31,7 @@ def lookup(peer: Peer, message: wire.LookupBlocks) -> wire.BlocksReply | Deferre
     asked = _Lookup(peer, message, keys, checks.shards(message.coverage, len(keys)))
     if asked.is_complete():
         return asked.find()
-    seconds = max(message.wait_s, _source_seconds(message)) + GRACE_SECONDS
-    return Deferred(seconds, asked.start, wire.BlocksReply([], [], b""))
+    return Deferred(asked.seconds, asked.start, wire.BlocksReply([], [], b""))
 
 
 def _source_seconds(message: wire.LookupBlocks) -> float:
@@ -59,8 +58,15 @@ class _Lookup:
         self._wanted = BlocksWanted(
             message.namespace, keys, coverage, peer.clock() + _source_seconds(message)
         )
+        self._wait_until = peer.clock() + message.wait_s
         self._unwatch: Callable[[], None] | None = None
         self._ended = False
+
+    @property
+    def seconds(self) -> float:
+        """How long the answer may take."""
+        asking = _source_seconds(self._message) + GRACE_SECONDS if self._sources else 0.0
+        return max(self._message.wait_s, asking)
 
     def is_complete(self) -> bool:
         """Nobody need be asked, and there is nothing to wait for."""
@@ -110,7 +116,7 @@ class _Lookup:
             return
         try:
             reply = self.find()
-            if not reply.blocks and self._message.wait_s:
+            if not reply.blocks and self._peer.clock() < self._wait_until:
                 self._watch()
                 return
         except StoreError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -94,7 +95,9 @@ def test_a_lookup_without_pending_waits_for_the_commit(
 
 
 def test_a_lookup_that_waits_in_vain_is_a_miss(reader: RawClient) -> None:
+    begun = time.monotonic()
     assert reader.call(look(reader, wait_s=0.05)).message.blocks == []
+    assert 0.05 <= time.monotonic() - begun < 1
 
 
 def test_who_waits_and_goes_leaves_nothing(daemon: StoreProcess, writer: RawClient) -> None:
