@@ -6,7 +6,7 @@ from collections.abc import Collection
 from functools import partial
 
 from ... import wire
-from ...errors import InvalidRequest
+from ...errors import InvalidRequest, StoreError
 from ...keys import EntryId, is_block
 from ...store import ReserveResult
 from ...types import PutResult, ReserveStatus
@@ -40,10 +40,14 @@ def put(peer: Peer, message: wire.Put, payload_bytes: int) -> Incoming:
 def _finish_put(
     peer: Peer, checksums: list[int], reserved: list[ReserveResult]
 ) -> wire.Reply | Deferred:
+    """The client never hears of the reservations: they end here, also when nothing comes of
+    them."""
     mine = [index for index, got in enumerate(reserved) if _is_reserved(got)]
     results = [(int(got.status), got.reason) for got in reserved]  # the two enums agree
 
     def merge(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
+        if isinstance(reply, wire.Failure):
+            _abort_open(peer, message)
         if isinstance(reply, wire.PutReply):
             for index, result in zip(mine, reply.results, strict=True):
                 results[index] = result
@@ -55,7 +59,21 @@ def _finish_put(
         [reserved[index].generation for index in mine],
         [checksums[index] for index in mine],
     )
-    return mapped(_commit(peer, message), merge)
+    try:
+        return mapped(_commit(peer, message), merge)
+    except StoreError:
+        _abort_open(peer, message)
+        raise
+
+
+def _abort_open(peer: Peer, message: wire.Commit) -> None:
+    """Those that were not committed."""
+    places = [
+        place
+        for place in zip(message.slots, message.generations, strict=True)
+        if peer.store.purpose(peer.owner, *place) is not None
+    ]
+    peer.store.abort(peer.owner, [slot for slot, _ in places], [each for _, each in places])
 
 
 def reserve(peer: Peer, message: wire.Reserve) -> wire.Reserved:

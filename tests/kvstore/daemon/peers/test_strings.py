@@ -20,6 +20,7 @@ from moontide.kvstore.keys import string_entry_id
 
 from ....store_process import StartStore, StoreProcess, start_nodes
 from ...client.helpers import client_of, wait_until
+from .conftest import is_idle
 
 KEYS: Iterator[str] = (f"key {number}" for number in itertools.count())
 
@@ -186,6 +187,7 @@ def test_a_store_that_cannot_be_reached_fails_the_change_by_name(
             with pytest.raises(StoreUnavailable, match="node-b") as failed:
                 change()
             assert failed.value.retryable
+        assert is_idle(here.stats())  # a put that failed holds nothing
         assert here.put("other", b"local").status is PutStatus.STORED
 
 
