@@ -14,7 +14,7 @@ from ...keys import EntryId, block_key_of, is_block, shard_of
 from ...nvme import NvmeLocation
 from ...store import EntryInfo, EntryPage, Evicted, EvictScope, Store, key_text
 from ...types import Tier
-from ..tiers import Tiering
+from ..tiers import NOT_DURABLE, Tiering
 from .keys import TextKey
 
 PAGE = 512
@@ -126,10 +126,7 @@ async def _durably(begin: Callable[[Callable[[bool], None]], None]) -> None:
 
     begin(told)
     if not await done:
-        raise StoreUnavailable(
-            "the disk did not take the removal: what was removed may come back when this store "
-            "starts again; see disk_errors of its stats, then repeat the call"
-        )
+        raise StoreUnavailable(NOT_DURABLE)
 
 
 def _matches(location: NvmeLocation, namespace: bytes | None, prefix: TextKey | None) -> bool:

@@ -10,6 +10,7 @@ from ...errors import StoreTimeout, StoreUnavailable
 from ...keys import EntryId
 from ..answers import Deferred, Respond
 from ..peer import Peer
+from ..tiers import NOT_DURABLE
 
 REMOVAL_SECONDS = 30.0
 """A disk that takes longer is broken: the client hears that it is not sure."""
@@ -26,10 +27,7 @@ class Removal:
         self._respond: Respond | None = None
 
     def ended(self, durable: bool) -> None:
-        unsure = StoreUnavailable(
-            "removed here, but the disk did not take the removal: what was removed may come back "
-            "when this store starts again; see disk_errors of its stats, then repeat the call"
-        )
+        unsure = StoreUnavailable(NOT_DURABLE)
         self._outcome = self._reply if durable else wire.Failure(unsure.code, str(unsure))
         if self._respond is not None:
             self._respond(self._outcome)

@@ -20,6 +20,10 @@ from .source import NvmeSource
 
 logger = logging.getLogger(__name__)
 
+NOT_DURABLE = (
+    "removed here, but the disk did not take the removal: what was removed may come back when this "
+    "store starts again; see disk_errors of its stats, then repeat the call"
+)
 Then = Callable[[bool], None]
 """Runs once the disk holds nothing of it any more, whatever happens; False: it could not be made
 sure."""
