@@ -17,6 +17,7 @@ from moontide.transfer.types import PAGE_BYTES
 
 from ..errors import Corrupt
 from .committer import STRINGS, remove_namespace
+from .identity import read_identity, write_identity
 from .index import (
     CHUNK_RECORDS,
     DATA_FILE,
@@ -52,9 +53,12 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
     settings.directory.mkdir(parents=True, exist_ok=True)
     regions = Regions(settings, storage)
     verdict = probe(settings.directory / INDEX_DIRECTORY)
-    index, rebuilt = _open_index(settings, storage, regions, verdict)
+    tier = read_identity(settings.directory)
+    index, rebuilt = _open_index(settings, storage, regions, verdict, tier)
     try:
-        regions.scan(index.tier())
+        regions.scan(tier or index.tier())
+        if tier is None:
+            write_identity(settings.directory, regions.tier, storage)
         if index.tier() is None:
             index.belong(regions.tier)
         index.check_readers()
@@ -70,13 +74,21 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
 
 
 def _open_index(
-    settings: NvmeSettings, storage: Storage, regions: Regions, verdict: Verdict
+    settings: NvmeSettings,
+    storage: Storage,
+    regions: Regions,
+    verdict: Verdict,
+    tier: bytes | None,
 ) -> tuple[NvmeIndex, bool]:
-    """The index, and whether it is empty because the old one was of no use."""
+    """The index, and whether it is empty because the old one was of no use, or another tier's."""
     path = settings.directory / INDEX_DIRECTORY
     if verdict is Verdict.SOUND and file_bytes(path) <= settings.index_map_bytes:
         try:
-            return NvmeIndex(path, settings.index_map_bytes, storage), False
+            index = NvmeIndex(path, settings.index_map_bytes, storage)
+            if tier is None or index.tier() in (None, tier):
+                return index, False
+            index.close()
+            _log.warning("nvme_index_of_another_tier path=%s", path)
         except (lmdb.Error, UnknownVersion) as error:
             _log.warning("nvme_index_unusable reason=%s", error)
     elif verdict is Verdict.OTHER_VERSION:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import Corrupt
+from .identity import OWN_FILES
 from .log_format import TIER_BYTES, UnknownVersion
 from .region import DRAFT_SUFFIX, Region
 from .settings import NvmeSettings
@@ -47,11 +48,11 @@ class Regions:
     def scan(self, tier: bytes | None) -> None:
         """Finds what lies in the directory: regions of this tier are opened, drafts and damaged
         regions removed, those of another format version set aside, foreign files left alone. Where
-        the index does not know which tier this is (None), most regions say. Raises one of
-        DISK_ERRORS when a region cannot be opened that may be whole."""
+        nothing else knows which tier this is (None), most regions say. Raises one of DISK_ERRORS
+        when a region cannot be opened that may be whole."""
         opened: list[Region] = []
         for path in sorted(self._directory.iterdir()):
-            if path.name in (INDEX_DIRECTORY, SET_ASIDE_DIRECTORY):
+            if path.name in (INDEX_DIRECTORY, SET_ASIDE_DIRECTORY, *OWN_FILES):
                 continue
             name = _NAME.fullmatch(path.name)
             if name is not None and path.is_file() and not path.is_symlink():

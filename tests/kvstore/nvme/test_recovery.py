@@ -171,6 +171,28 @@ def test_regions_of_another_tier_are_left_alone(
         assert planted.exists()
 
 
+@pytest.mark.parametrize("is_planted", [True, False])
+def test_index_of_another_tier_is_made_anew(
+    open_tier: OpenTier, tmp_path: Path, is_planted: bool
+) -> None:
+    """Whether or not that tier's regions came with it."""
+    other = open_tier(directory=tmp_path / "other")
+    other.put(b"s1", [memoryview(bytes(500_000))], namespace="")
+    rig = open_tier()
+    rig.put_many(names(0, 300))
+    rig.put(b"s1", [memoryview(b"mine")], namespace="")
+    rig.close()
+    directory = tmp_path / "nvme"
+    if is_planted:
+        for region in region_files(tmp_path / "other"):
+            shutil.copy(region, directory / f"region-00aa{region.name[-8:]}")
+    shutil.copy(tmp_path / "other/index/data.mdb", directory / "index/data.mdb")
+    rig = open_tier()
+    assert rig.tier.stats().index_rebuilt
+    assert rig.get(b"s1") == [b"mine"]
+    assert rig.hits(names(0, 300)) == names(0, 300)
+
+
 def damage_header(region: Path, entry: bytes) -> None:
     """Of the batch whose header names `entry` as removed."""
     data = bytearray(region.read_bytes())
