@@ -1,0 +1,200 @@
+"""Messages between clients and the store daemon, and their framing.
+
+frame  = header ‖ body ‖ payload
+header = magic "MT" | version u8 | flags u8 | request id u32 | body length u32 |
+         payload length u64   (20 bytes, LE)
+body   = msgpack of one tagged message; payload = raw bytes, never copied into the body.
+
+Lengths are checked against their bounds before anything is allocated. A reply carries its request's
+id. Over a unix socket descriptors travel with the first byte of the reply that announces them
+(Welcome: slot table; SegmentReply).
+
+A connection is: Hello → Welcome, then any requests, pipelined. Over TCP the HMAC challenge comes
+first: Challenge (server speaks first) → Hello with `proof` = HMAC-SHA256(token, nonce ‖ client id).
+Unknown or malformed bytes end the connection; nothing else does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from ..errors import InvalidRequest
+from .replies import (
+    BlockEntry,
+    BlocksReply,
+    Challenge,
+    CountReply,
+    ExistsReply,
+    ExtentsReply,
+    Failure,
+    GetReply,
+    LookupReply,
+    NamespaceReply,
+    Ok,
+    PutReply,
+    Reply,
+    Reserved,
+    RevokeSegment,
+    SegmentReply,
+    StatsReply,
+    Welcome,
+)
+from .requests import (
+    Abort,
+    Advance,
+    AwaitExtent,
+    AwaitExtents,
+    Clear,
+    Commit,
+    Exists,
+    FetchBlocks,
+    Get,
+    GetStats,
+    Hello,
+    Lookup,
+    LookupBlocks,
+    MapSegment,
+    OpenNamespace,
+    PublishHbm,
+    Put,
+    Read,
+    ReleaseSegment,
+    Remove,
+    RenewTicket,
+    ReportCorrupt,
+    Request,
+    Reserve,
+    ReserveBlocks,
+    Unpin,
+    Write,
+)
+
+__all__ = [
+    "Abort",
+    "Advance",
+    "AwaitExtent",
+    "AwaitExtents",
+    "BlockEntry",
+    "BlocksReply",
+    "Challenge",
+    "Clear",
+    "Commit",
+    "CountReply",
+    "Exists",
+    "ExistsReply",
+    "ExtentsReply",
+    "Failure",
+    "FetchBlocks",
+    "FrameHeader",
+    "Get",
+    "GetReply",
+    "GetStats",
+    "HEADER",
+    "Hello",
+    "Lookup",
+    "LookupBlocks",
+    "LookupReply",
+    "MAGIC",
+    "MAX_BODY_BYTES",
+    "MAX_KEYS",
+    "MAX_PAYLOAD_BYTES",
+    "MAX_REPLICAS",
+    "MapSegment",
+    "NamespaceReply",
+    "OLDEST_VERSION",
+    "Ok",
+    "OpenNamespace",
+    "PublishHbm",
+    "Put",
+    "PutReply",
+    "Read",
+    "ReleaseSegment",
+    "Remove",
+    "RenewTicket",
+    "Reply",
+    "ReportCorrupt",
+    "Request",
+    "Reserve",
+    "ReserveBlocks",
+    "Reserved",
+    "RevokeSegment",
+    "SegmentReply",
+    "StatsReply",
+    "Unpin",
+    "WIRE_VERSION",
+    "Welcome",
+    "Write",
+    "decode_header",
+    "decode_reply",
+    "decode_request",
+    "encode_frame",
+    "prove",
+]
+
+WIRE_VERSION = 1
+OLDEST_VERSION = 1
+MAGIC = b"MT"
+HEADER = struct.Struct("<2sBBIIQ")
+MAX_BODY_BYTES = 8 << 20
+MAX_PAYLOAD_BYTES = 1 << 32
+MAX_KEYS = 16384
+"""Most keys one message may name."""
+MAX_REPLICAS = 16
+"""Most complete copies that a put may ask for."""
+
+_T = TypeVar("_T")
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+class FrameHeader(NamedTuple):
+    version: int
+    request_id: int
+    body_bytes: int
+    payload_bytes: int
+
+
+def encode_frame(message: Request | Reply, request_id: int, payload_bytes: int = 0) -> bytes:
+    """Header and body; the payload, if any, follows on the socket."""
+    body = _ENCODER.encode(message)
+    return HEADER.pack(MAGIC, WIRE_VERSION, 0, request_id, len(body), payload_bytes) + body
+
+
+def prove(token: bytes, nonce: bytes, client: str) -> bytes:
+    """`Hello.proof`: shows the token without sending it."""
+    return hmac.new(token, nonce + client.encode(), hashlib.sha256).digest()
+
+
+def decode_header(data: bytes | memoryview) -> FrameHeader:
+    """Raises InvalidRequest on anything but a frame header within bounds."""
+    magic, version, _flags, request_id, body_bytes, payload_bytes = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise InvalidRequest(
+            f"not a Moontide frame: it starts with {bytes(magic).hex()}, not {MAGIC.hex()}"
+        )
+    if body_bytes > MAX_BODY_BYTES:
+        raise InvalidRequest(f"frame body of {body_bytes} bytes exceeds {MAX_BODY_BYTES}")
+    if payload_bytes > MAX_PAYLOAD_BYTES:
+        raise InvalidRequest(f"frame payload of {payload_bytes} bytes exceeds {MAX_PAYLOAD_BYTES}")
+    return FrameHeader(version, request_id, body_bytes, payload_bytes)
+
+
+def decode_request(body: bytes | memoryview) -> Request:
+    return _decode(_REQUESTS, body)
+
+
+def decode_reply(body: bytes | memoryview) -> Reply:
+    return _decode(_REPLIES, body)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes | memoryview) -> _T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"malformed message: {error}") from error

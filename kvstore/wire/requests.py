@@ -1,0 +1,278 @@
+"""What a client asks of a store."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .message import Message
+
+
+class Hello(Message, frozen=True, tag=1):
+    oldest_version: int
+    newest_version: int
+    client: str  # Instance of the client process; its connections share grants
+    boot_id: str
+    quiesced: bool  # no write of this client's earlier connections is still running
+    proof: bytes = b""  # TCP only
+
+
+class Put(Message, frozen=True, tag=2):
+    """Payload: the values, concatenated. Answer: PutReply."""
+
+    entries: list[bytes]
+    sizes: list[int]
+    checksums: list[int]  # xxh3-64 of each value, computed by the producer
+    if_exists: Literal["keep", "replace", "error"] = "keep"
+    ttl_s: float | None = None
+    soft_pin: bool = False
+    replicas: int = 1  # complete copies wanted, on as many nodes
+
+
+class Reserve(Message, frozen=True, tag=3):
+    """Space for single-extent entries that the client then writes itself. Answer: Reserved."""
+
+    entries: list[bytes]
+    sizes: list[int]
+    if_exists: Literal["keep", "replace", "error"] = "keep"
+    ttl_s: float | None = None
+    soft_pin: bool = False
+    replicas: int = 1
+
+
+class ReserveBlocks(Message, frozen=True, tag=4):
+    """Space for every (block, shard), in block-major order. With `request_scoped` the keys are
+    random, no hashes of content: such blocks are found by their key only, are told to nobody, stay
+    in DRAM, and end when a reader that pinned them is done, or after `ttl_s`. Answer: Reserved."""
+
+    namespace: int
+    keys: bytes  # 16 bytes a block
+    parent: bytes  # key of the block before the first, or empty
+    shards: list[bytes]  # packed
+    ttl_s: float | None = None  # from their commit; needed with request_scoped
+    request_scoped: bool = False
+
+
+class Write(Message, frozen=True, tag=5):
+    """Bytes for a reservation whose segment the client cannot write. Payload: the bytes. Answer:
+    Ok."""
+
+    slot: int
+    generation: int
+    offset: int  # within the entry
+
+
+class Advance(Message, frozen=True, tag=6):
+    """Layer `extent` of each reservation is complete. Extents complete in order. Answer: Ok."""
+
+    slots: list[int]
+    generations: list[int]
+    extent: int
+    checksums: list[int]
+
+
+class Commit(Message, frozen=True, tag=7):
+    """`checksums` for single-extent entries; empty when every extent was advanced. Answer:
+    PutReply."""
+
+    slots: list[int]
+    generations: list[int]
+    checksums: list[int]
+
+
+class Abort(Message, frozen=True, tag=8):
+    """The writer has stopped: the space is free at once. Answer: Ok."""
+
+    slots: list[int]
+    generations: list[int]
+
+
+class Lookup(Message, frozen=True, tag=9):
+    """`pin_s`: None no pin; 0 a pin that ends with its release or this connection; > 0 a ticket
+    with that TTL. A pin is taken only on what was found. Answer: LookupReply."""
+
+    entries: list[bytes]
+    pin_s: float | None = None
+    local_only: bool = False  # as peers ask each other
+
+
+class LookupBlocks(Message, frozen=True, tag=10):
+    """Longest prefix of `keys` whose blocks cover `coverage`, in this node's tiers and, unless
+    `local_only`, in other nodes' too: what does not lie in DRAM is brought there, and counts as
+    soon as its place is reserved. `pending` also counts reservations that a client still writes
+    (for layer streams). `wait_s`: how long the answer may wait for the first key to appear.
+    `timeout_s`: what disk and other nodes have not said within it does not count (None: as long as
+    the daemon thinks right). Answer: BlocksReply."""
+
+    namespace: int
+    keys: bytes
+    coverage: list[bytes]  # packed shards
+    pin_s: float | None = None
+    pending: bool = False
+    local_only: bool = False  # as peers ask each other
+    wait_s: float = 0.0
+    timeout_s: float | None = None
+
+
+class Get(Message, frozen=True, tag=11):
+    """Answer: GetReply with the values as payload."""
+
+    entries: list[bytes]
+
+
+class Read(Message, frozen=True, tag=12):
+    """Extents through the socket, for clients without shared memory. Answer: GetReply."""
+
+    slots: list[int]
+    generations: list[int]
+    extents: list[int]
+
+
+class Exists(Message, frozen=True, tag=13):
+    """Answer: ExistsReply."""
+
+    entries: list[bytes]
+
+
+class Remove(Message, frozen=True, tag=14):
+    """String entries go from every node. Between nodes (`fence_s`): > 0 from this one, which takes
+    in no copies of them for so long; 0 ends that. Answer: CountReply."""
+
+    entries: list[bytes]
+    fence_s: float | None = None
+
+
+class Clear(Message, frozen=True, tag=15):
+    """All string entries, or all blocks of one namespace (digest), or (both None/False) everything.
+    Answer: CountReply."""
+
+    namespace: bytes | None = None
+    strings_only: bool = False
+
+
+class Unpin(Message, frozen=True, tag=16):
+    """`read_bytes`: what was read under this ticket; from shared memory the daemon sees nothing of
+    it. Answer: Ok."""
+
+    ticket: bytes
+    read_bytes: int = 0
+
+
+class RenewTicket(Message, frozen=True, tag=17):
+    ticket: bytes
+    ttl_s: float
+
+
+class MapSegment(Message, frozen=True, tag=18):
+    """Answer: SegmentReply with one descriptor. `writable` only for a segment granted to this
+    client."""
+
+    segment: int
+    writable: bool = False
+
+
+class OpenNamespace(Message, frozen=True, tag=19):
+    """Answer: NamespaceReply. Refused with LayoutMismatch when `digest` is not that of the
+    fields."""
+
+    digest: bytes
+    weights_id: str
+    tokenizer_digest: str
+    block_tokens: int
+    rope_scaling: str
+    adapter_digest: str
+    salt: str
+    groups: list[tuple[str, int, int, int, str, int | None, int | None]]  # Group's fields in order
+
+
+class AwaitExtent(Message, frozen=True, tag=20):
+    """Answered (Ok) when the watermark passes `extent`, or with Failure when the reservation ends
+    or `timeout_s` does."""
+
+    slot: int
+    generation: int
+    extent: int
+    timeout_s: float
+
+
+class PublishHbm(Message, frozen=True, tag=21):
+    """What an engine's own device cache gained and lost: advisory, ends with the connection.
+    Answer: Ok."""
+
+    namespace: int
+    stored: bytes  # 16 bytes a block
+    removed: bytes
+    cleared: bool = False
+
+
+class ReportCorrupt(Message, frozen=True, tag=22):
+    """A reader found bytes that do not match. The daemon checks for itself and drops the entry if
+    so. Answer: Ok."""
+
+    slot: int
+    generation: int
+
+
+class ReleaseSegment(Message, frozen=True, tag=23):
+    """The client has unmapped a granted segment for good. Answer: Ok."""
+
+    segment: int
+
+
+class GetStats(Message, frozen=True, tag=24):
+    """Answer: StatsReply."""
+
+
+class AwaitExtents(Message, frozen=True, tag=25):
+    """As AwaitExtent, for one extent of many entries at once: answered (ExtentsReply) when each
+    has passed it or has ended; with Failure after `timeout_s`."""
+
+    slots: list[int]
+    generations: list[int]
+    extent: int
+    timeout_s: float
+
+
+class FetchBlocks(Message, frozen=True, tag=26):
+    """For a hand-off: every block of `keys`, at once. Those that are here count as they are; all
+    others are reserved here and filled layer by layer from store `source` (an instance), where
+    they may still have to be written. The last `num_request_scoped` keys are request-scoped.
+    What has not come within `timeout_s` ends; who waits for its extents hears of it. Answer:
+    BlocksReply, shorter than `keys` when the pool has no room for all."""
+
+    namespace: int
+    keys: bytes
+    coverage: list[bytes]
+    source: str
+    pin_s: float
+    timeout_s: float
+    num_request_scoped: int = 0
+
+
+Request = (
+    Hello
+    | Put
+    | Reserve
+    | ReserveBlocks
+    | Write
+    | Advance
+    | Commit
+    | Abort
+    | Lookup
+    | LookupBlocks
+    | Get
+    | Read
+    | Exists
+    | Remove
+    | Clear
+    | Unpin
+    | RenewTicket
+    | MapSegment
+    | OpenNamespace
+    | AwaitExtent
+    | PublishHbm
+    | ReportCorrupt
+    | ReleaseSegment
+    | GetStats
+    | AwaitExtents
+    | FetchBlocks
+)
