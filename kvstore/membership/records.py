@@ -33,7 +33,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, tag="worker", tag_
     namespace: str
     block_tokens: int
     tokenizer_digest: str
-    context_tokens: int
+    context_tokens: int  # prompt and output together that one request can have there
     max_running: int
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from moontide.kvstore.membership import WorkerRecord, open_membership
 
-from .worker_process import WorkerProcess, is_idle
+from .worker_process import BLOCK, WorkerProcess, is_idle
 
 PROMPT = "The tide came in over the flats, and "
 
@@ -129,13 +129,15 @@ def test_metrics_have_units_and_count(worker: WorkerProcess) -> None:
 
 
 def test_it_registers_and_leaves_within_ten_seconds(tmp_path: Path, tiny_model_dir: Path) -> None:
-    with WorkerProcess(tmp_path, tiny_model_dir) as worker:
+    with WorkerProcess(tmp_path, tiny_model_dir, flags={"hbm": "384KiB"}) as worker:
         membership = open_membership(f"file:{tmp_path / 'cluster'}")
         (member,) = membership.members()
         assert isinstance(member.record, WorkerRecord)
         document = worker.get("/v1/tokenizer").body
         assert member.record.url == f"http://127.0.0.1:{worker.port}"
         assert member.record.namespace == document["namespace"]
+        # 48 pages hold less than the model's context of 512: that is what a request can have.
+        assert member.record.context_tokens == document["context_tokens"] == 48 * BLOCK + 1
         stream = worker.stream([7] * 20, 480)
         next(stream)
         started = time.monotonic()

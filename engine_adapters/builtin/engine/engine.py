@@ -84,6 +84,11 @@ class Engine:
         return self._inbox.num_live
 
     @property
+    def room_tokens(self) -> int:
+        """Prompt and output together that one request can have here."""
+        return self.limits.room_tokens(self._tensors.num_pages)
+
+    @property
     def store_instance(self) -> str:
         """Where this engine stores its blocks; empty: nowhere yet."""
         return self._connector.daemon()

@@ -90,7 +90,7 @@ class Lookups:
             pending.deadline = min(pending.deadline, time.monotonic() + timeout_s)
 
     def answers(self) -> list[Answer]:
-        """Answers since the last call. Renews the tickets of sequences that still wait."""
+        """Answers since the last call."""
         now = time.monotonic()
         for sequence, pending in list(self._pending.items()):
             if pending.deadline <= now:
@@ -98,12 +98,16 @@ class Lookups:
                 self._desk.cancel(pending.job)
                 self._unanswered(sequence, "a lookup had no result at its deadline")
                 self._miss(sequence)
+        answers, self._answers = self._answers, []
+        return answers
+
+    def renew_due(self) -> None:
+        """Keeps tickets alive; to be called a few times within `pin_s`, also during a step."""
+        now = time.monotonic()
         for held in self._tickets.values():
             if held.renew_at <= now:
                 held.renew_at = now + self._pin_s / 3
                 self._renew(held.ticket)
-        answers, self._answers = self._answers, []
-        return answers
 
     def seconds_to_deadline(self) -> float:
         if self._answers:

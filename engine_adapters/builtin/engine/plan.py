@@ -19,6 +19,11 @@ class Limits:
     max_running: int
     max_waiting: int
 
+    def room_tokens(self, num_pages: int) -> int:
+        """Prompt and output together that one sequence can have. The last output token is never
+        computed, so it needs no place in the pool."""
+        return min(self.context_tokens, num_pages * self.block_tokens + 1)
+
     def clip_output(self, num_prompt: int, max_tokens: int, num_pages: int) -> int:
         """Output tokens a prompt of this length can get, at most `max_tokens`. Raises
         InvalidRequest when it leaves no room for one."""
@@ -35,8 +40,7 @@ class Limits:
                 f"the prompt has {num_prompt} tokens; this worker's KV pool holds {pool_tokens}: "
                 "start it with a larger --hbm"
             )
-        # The last output token is never computed, so it needs no room in the pool.
-        return min(max_tokens, self.context_tokens - num_prompt, pool_tokens - num_prompt + 1)
+        return min(max_tokens, self.room_tokens(num_pages) - num_prompt)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -95,12 +95,14 @@ class StoreConnector:
 
     def poll(self) -> list[Answer]:
         """Lookups answered since the last call."""
-        self._desk.poll()
+        self.collect()
         return self._lookups.answers()
 
     def collect(self) -> None:
-        """Takes in finished jobs, so that their staging is free again."""
+        """Takes in finished jobs, so that their staging is free again, and renews what is pinned: a
+        step can take longer than a pin lasts."""
         self._desk.poll()
+        self._lookups.renew_due()
 
     def forget(self, sequence: Sequence) -> None:
         """Nothing is done for it any more: it has ended or holds no pages."""

@@ -195,7 +195,7 @@ class ModelDocument(Struct, frozen=True, kw_only=True):
     bos_token: str | None
     eos_token: str | None
     digest: str  # of the tokenizer, hex
-    context_tokens: int
+    context_tokens: int  # prompt and output together: the model's, or what the pool holds
     block_tokens: int
     namespace: str  # digest, hex
     namespace_fields: NamespaceFields

@@ -73,6 +73,7 @@ class _Worker:
             model, kv_dtype=settings.kv_dtype, block_tokens=settings.block_tokens
         )
         self._tensors = make_pool(model.config, settings, device)
+        self._limits = limits_of(settings, model.config)
 
     async def serve(self, membership: Membership, listener: socket.socket) -> None:
         """Until SIGTERM or SIGINT. Raises CommandFailed when the engine ends by itself, or what
@@ -141,7 +142,7 @@ class _Worker:
             self._model,
             self._tensors,
             connector,
-            limits_of(self._settings, self._model.config),
+            self._limits,
             partial(block_keys, self._namespace),
             on_death=died,
         )
@@ -169,7 +170,7 @@ class _Worker:
             namespace=self._namespace.digest.hex(),
             block_tokens=self._settings.block_tokens,
             tokenizer_digest=self._model.tokenizer_digest,
-            context_tokens=self._model.config.context_tokens,
+            context_tokens=self._limits.room_tokens(self._tensors.num_pages),
             max_running=self._settings.max_running,
         )
 

@@ -162,7 +162,7 @@ def _document(engine: Engine, model: LoadedModel, namespace: Namespace) -> Model
         bos_token=model.bos_token,
         eos_token=model.eos_token,
         digest=model.tokenizer_digest,
-        context_tokens=engine.limits.context_tokens,
+        context_tokens=engine.room_tokens,
         block_tokens=namespace.block_tokens,
         namespace=namespace.digest.hex(),
         namespace_fields=NamespaceFields(

@@ -234,6 +234,8 @@ def test_a_prompt_beyond_context_or_pool_is_refused_with_both_numbers() -> None:
         bounds.clip_output(0, 1, num_pages=10)
     assert bounds.clip_output(40, 100, num_pages=10) == 1
     assert bounds.clip_output(60, 100, num_pages=100) == 4
+    assert bounds.room_tokens(10) == 41  # the last token is never computed
+    assert bounds.room_tokens(100) == 64
 
 
 def test_beside_a_running_batch_pages_are_filled_in_the_background() -> None:

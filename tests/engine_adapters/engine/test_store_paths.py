@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -302,6 +303,30 @@ def test_a_store_that_refuses_pins_is_a_miss_and_not_left_alone(
     stats = bench.engine.stats.store
     assert (stats.lookups_unanswered, stats.breaker_opened, stats.stores_given_up) == (6, 0, 0)
     assert stats.stores >= 6
+
+
+def test_what_waits_stays_pinned_during_a_step(
+    make_bench: MakeBench, new_kv: NewKv, model: LoadedModel
+) -> None:
+    """However long the step is: pins are renewed between its layers."""
+    tap = Tap(new_kv())
+    renewals_in_steps: list[int] = []
+
+    class Watching:
+        def forward(self, *args: Any) -> torch.Tensor:
+            before = tap.calls["renew"]
+            logits = model.decoder.forward(*args)
+            renewals_in_steps.append(tap.calls["renew"] - before)
+            return logits
+
+    make_bench(new_kv()).stored(prompt(50))
+    bench = make_bench(tap, max_running=1, pin_s=0.003, decoder=Watching())
+    running = bench.start(prompt(9, 1), 60)
+    running.outputs.get(timeout=10)
+    waiting = bench.start(prompt(50))
+    assert running.result().finish == waiting.result().finish == "length"
+    assert sum(renewals_in_steps) > 0
+    bench.settle()
 
 
 @pytest.mark.soak
