@@ -46,6 +46,7 @@ class DropReason(enum.Enum):
     CLEARED = "cleared by a user"
     REPLACED = "replaced by a newer value"
     CORRUPT = "its bytes did not match their checksum"
+    USED = "the request it was kept for has read it"
 
 
 class Entries:
@@ -179,6 +180,9 @@ class Entries:
         if catalog.flags[slot] & DEAD:
             self._free_unpinned(slot)
         elif catalog.pins[slot] == (slot in self.held) and self._is_committed(slot):
+            if catalog.flags[slot] & REQUEST_SCOPED:
+                self.drop([slot], DropReason.USED)
+                return
             policy = self.arena_of(slot).policy
             if catalog.flags[slot] & SOFT_PINNED:
                 policy.insert_soft(slot)

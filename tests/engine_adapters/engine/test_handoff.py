@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -327,7 +328,8 @@ def test_a_tail_carries_nothing_of_the_page_it_lay_in(
     nodes = make_nodes()
     nodes.prefill.run(prompt(400), 1)
     nodes.prefill.clear()
-    nodes.hand_over(prompt(3, 5), 2)
+    nodes.key = BlockKey(secrets.token_bytes(16))
+    nodes.compute(prompt(3, 5), 2).result()
     kv = clients[1].kv(namespace)
     result: list[JobResult] = []
     job = kv.submit_fetch(

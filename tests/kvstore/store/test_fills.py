@@ -209,11 +209,7 @@ def test_a_block_is_awaited_until_something_of_it_appears(
     assert len(seen) == 2
 
 
-def test_request_scoped_blocks_are_found_by_key_and_told_to_nobody(
-    node: Node, namespace: int, chain: Chain
-) -> None:
-    owner, (key,) = node.connect(), chain(1)
-    events = events_of(node)
+def _store_for_one_request(node: Node, owner: int, namespace: int, key: BlockKey) -> None:
     reserved = node.store.reserve_blocks(
         owner,
         namespace,
@@ -229,6 +225,14 @@ def test_request_scoped_blocks_are_found_by_key_and_told_to_nobody(
         node.write_layer(owner, reserved, layer)
     place = [result.slot for result in reserved], [result.generation for result in reserved]
     node.store.commit(owner, *place, [], node.now)
+
+
+def test_request_scoped_blocks_are_found_by_key_and_told_to_nobody(
+    node: Node, namespace: int, chain: Chain
+) -> None:
+    owner, (key,) = node.connect(), chain(1)
+    events = events_of(node)
+    _store_for_one_request(node, owner, namespace, key)
     assert node.prefix(owner, namespace, [key]) == 1
     assert node.store.stats(node.now).request_scoped == 1
     assert node.store.audit().request_scoped == 1
@@ -240,6 +244,26 @@ def test_request_scoped_blocks_are_found_by_key_and_told_to_nobody(
     assert node.prefix(owner, namespace, [key]) == 0
     assert events == []
     assert node.store.stats(node.now).request_scoped == 0
+    node.check_idle(entries=0)
+
+
+def test_request_scoped_blocks_end_with_their_last_reader(
+    node: Node, namespace: int, chain: Chain
+) -> None:
+    owner, (key,) = node.connect(), chain(1)
+    events = events_of(node)
+    _store_for_one_request(node, owner, namespace, key)
+    first, second = (
+        node.store.lookup_blocks(
+            owner, namespace, [key], WHOLE, pin_s=10.0, pending=False, now=node.now
+        ).ticket
+        for _ in range(2)
+    )
+    node.store.unpin(owner, first)
+    assert node.prefix(owner, namespace, [key]) == 1
+    node.store.unpin(owner, second)
+    assert node.prefix(owner, namespace, [key]) == 0
+    assert events == []
     node.check_idle(entries=0)
 
 
