@@ -42,6 +42,7 @@ class Log:
             self._regions.seal()
             raise
         self.next_sequence += 1
+        self._regions.identity.advance(self.next_sequence)
         self._counters.bytes_written += appended.num_bytes
         position = Position(region.id, region.end, self.next_sequence)
         changes = changes_of(appended.records)

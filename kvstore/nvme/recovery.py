@@ -17,7 +17,7 @@ from moontide.transfer.types import PAGE_BYTES
 
 from ..errors import Corrupt
 from .committer import STRINGS, remove_namespace
-from .identity import read_identity, write_identity
+from .identity import Identity
 from .index import (
     CHUNK_RECORDS,
     DATA_FILE,
@@ -31,13 +31,15 @@ from .index import (
 from .log import changes_of
 from .log_format import BatchHeader, RecordKind, UnknownVersion
 from .probe import Probe, Verdict
-from .region import Damage, Region
+from .region import Region
 from .regions import INDEX_DIRECTORY, Regions
 from .settings import NvmeSettings
 from .storage import DISK_ERRORS, Storage
 
 _log = logging.getLogger(__name__)
 _REPLAY_CHANGES = 10_000
+_NOWHERE = 1 << 32  # a region behind all
+_UNKNOWN_END = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +53,22 @@ class Recovered:
 def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered:
     """Raises one of DISK_ERRORS when the directory cannot be used at all."""
     settings.directory.mkdir(parents=True, exist_ok=True)
-    regions = Regions(settings, storage)
+    identity = Identity(settings.directory, storage)
+    regions = Regions(settings, storage, identity)
     verdict = probe(settings.directory / INDEX_DIRECTORY)
-    tier = read_identity(settings.directory)
-    index, rebuilt = _open_index(settings, storage, regions, verdict, tier)
     try:
-        regions.scan(tier or index.tier())
-        if tier is None:
-            write_identity(settings.directory, regions.tier, storage)
+        index, rebuilt = _open_index(settings, storage, regions, verdict, identity.tier)
+    except BaseException:
+        identity.close()
+        raise
+    try:
+        regions.scan(index.tier())
         if index.tier() is None:
             index.belong(regions.tier)
         index.check_readers()
-        replay = _Replay(regions, index, rebuilt=rebuilt)
+        replay = _Replay(regions, index, end=_known_end(identity, rebuilt=rebuilt))
         replay.run()
+        identity.advance(replay.sequence)
         _agree(regions, index)
         _fit(regions, index, settings.capacity_bytes)
     except BaseException:
@@ -71,6 +76,13 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
         regions.close()
         raise
     return Recovered(regions, index, replay.sequence, rebuilt and bool(regions.live))
+
+
+def _known_end(identity: Identity, *, rebuilt: bool) -> int:
+    """How far the log must reach. Where nothing tells, what it holds may be out of date."""
+    if identity.sequence is None:
+        return _UNKNOWN_END if rebuilt else 0
+    return identity.sequence
 
 
 def _open_index(
@@ -109,10 +121,11 @@ class _Replay:
     wrote, it may have removed something that stands before it: string entries from there are
     dropped. (A KV block is what its key says, whenever it was written.)"""
 
-    def __init__(self, regions: Regions, index: NvmeIndex, *, rebuilt: bool) -> None:
+    def __init__(self, regions: Regions, index: NvmeIndex, *, end: int) -> None:
+        """`end`: sequence that the log must have come to."""
         self._regions = regions
         self._index = index
-        self._rebuilt = rebuilt
+        self._end = end
         self._start = self._position = index.position() or Position(0, 0, 1)
         self._changes: list[Put | Remove] = []
         self._expected = self._start.sequence if self._start.region else None
@@ -123,6 +136,8 @@ class _Replay:
         for region in list(self._regions.live.values()):
             if region.id >= self._start.region:
                 self._replay(region)
+        if self.sequence < self._end and self._regions.live:
+            self._lost = (_NOWHERE, 0)
         if self._lost is not None:
             _log.warning("nvme_batches_missing before region=%d offset=%d", *self._lost)
             _drop_strings(self._index, *self._lost)
@@ -134,10 +149,6 @@ class _Replay:
         end = min(end, region.end)
         try:
             for batch in region.batches(end):
-                if isinstance(batch, Damage):
-                    if self._rebuilt:  # else it was under way when the process ended
-                        self._lost = (region.id, batch.offset)
-                    continue
                 if self._expected is not None and batch.sequence > self._expected:
                     self._lost = (region.id, batch.offset)
                 self._expected = batch.sequence + 1

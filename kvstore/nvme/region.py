@@ -7,7 +7,6 @@ import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from moontide.transfer import FileAccess, aligned_buffer
 from moontide.transfer.types import PAGE_BYTES
@@ -28,12 +27,6 @@ from .storage import RegionFile, Storage
 DRAFT_SUFFIX = ".draft"
 _SCAN_BYTES = 1 << 20
 _MAX_HEADER_BYTES = 64 << 20
-
-
-class Damage(NamedTuple):
-    """Something at `offset` that is neither a batch nor blank."""
-
-    offset: int
 
 
 class Region:
@@ -91,7 +84,7 @@ class Region:
             file.close()
             raise
 
-    def batches(self, start: int) -> Iterator[BatchHeader | Damage]:
+    def batches(self, start: int) -> Iterator[BatchHeader]:
         """The batches from offset `start` on, in order. A damaged header is stepped over: the next
         batch is found by its magic, the region's nonce and its checksum. Raises one of
         DISK_ERRORS."""
@@ -100,8 +93,6 @@ class Region:
             try:
                 batch = self._batch_at(offset, size)
             except Corrupt:
-                if not self._is_blank(offset):
-                    yield Damage(offset)
                 offset = self._next_header(offset + PAGE_BYTES, size)
                 continue
             yield batch
@@ -153,11 +144,6 @@ class Region:
         if batch.offset + batch.num_bytes > size:
             raise Corrupt(f"the batch at {offset} goes past the end of its region")
         return batch
-
-    def _is_blank(self, offset: int) -> bool:
-        page = aligned_buffer(PAGE_BYTES)
-        self.file.read_into([page], offset)
-        return not any(page)
 
     def _next_header(self, start: int, size: int) -> int:
         """Offset of the next page that begins like a batch header, or `size`."""

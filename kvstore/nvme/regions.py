@@ -6,14 +6,13 @@ import contextlib
 import errno
 import logging
 import re
-import secrets
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import Corrupt
-from .identity import OWN_FILES
-from .log_format import TIER_BYTES, UnknownVersion
+from .identity import IDENTITY_FILE, Identity
+from .log_format import UnknownVersion
 from .region import DRAFT_SUFFIX, Region
 from .settings import NvmeSettings
 from .storage import DISK_ERRORS, Storage
@@ -32,12 +31,13 @@ class Regions:
     not in it is gone, whatever the index still says. Only the writer's thread changes anything
     once the tier is open."""
 
-    def __init__(self, settings: NvmeSettings, storage: Storage) -> None:
+    def __init__(self, settings: NvmeSettings, storage: Storage, identity: Identity) -> None:
         self._settings = settings
         self._storage = storage
         self._directory = settings.directory
         self._floor = settings.free_floor()
-        self.tier = secrets.token_bytes(TIER_BYTES)
+        self.tier = b""
+        self.identity = identity
         self.live: dict[int, Region] = {}
         self.active: Region | None = None
         self.foreign: list[str] = []
@@ -52,7 +52,7 @@ class Regions:
         when a region cannot be opened that may be whole."""
         opened: list[Region] = []
         for path in sorted(self._directory.iterdir()):
-            if path.name in (INDEX_DIRECTORY, SET_ASIDE_DIRECTORY, *OWN_FILES):
+            if path.name in (INDEX_DIRECTORY, SET_ASIDE_DIRECTORY, IDENTITY_FILE):
                 continue
             name = _NAME.fullmatch(path.name)
             if name is not None and path.is_file() and not path.is_symlink():
@@ -63,7 +63,7 @@ class Regions:
                 path.unlink()
             else:
                 self._leave_alone(path)
-        self.tier = tier or _most_common_tier(opened) or self.tier
+        self.tier = self.identity.name(tier or _most_common_tier(opened))
         self._adopt(opened)
         self._next_id = max([self._next_id, *(region + 1 for region in self.live)])
         self._count_set_aside()
@@ -176,6 +176,7 @@ class Regions:
     def close(self) -> None:
         for region in self.live.values():
             region.retire()
+        self.identity.close()
 
     def _count_set_aside(self) -> None:
         shelf = self._directory / SET_ASIDE_DIRECTORY

@@ -49,5 +49,9 @@ class Storage:
         file_system = os.statvfs(directory)
         return file_system.f_bavail * file_system.f_frsize
 
+    def overwrite(self, file: int, data: bytes) -> None:
+        """At the start of an open file, without a sync."""
+        os.pwrite(file, data, 0)
+
     def before_index_commit(self) -> None:
         """Called before each commit of the index; a decorator may raise."""

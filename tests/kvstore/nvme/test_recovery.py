@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore.errors import StoreUnavailable
+from moontide.kvstore.nvme.identity import IDENTITY_FILE
 from moontide.kvstore.nvme.log_format import (
     VERSION,
     RegionHeader,
@@ -22,6 +23,7 @@ from moontide.kvstore.nvme.log_format import (
 from moontide.kvstore.nvme.storage import RegionFile, Storage
 from moontide.transfer import FileAccess
 from moontide.transfer.errors import FileFailed
+from moontide.transfer.types import PAGE_BYTES
 
 from .conftest import OpenTier
 from .rig import MIB, Rig, disk_bytes, names, region_files
@@ -201,9 +203,18 @@ def damage_header(region: Path, entry: bytes) -> None:
     region.write_bytes(data)
 
 
+def cut_off(region: Path, entry: bytes) -> None:
+    """The file ends before that batch."""
+    os.truncate(region, region.read_bytes().rindex(entry) // PAGE_BYTES * PAGE_BYTES)
+
+
+@pytest.mark.parametrize("spoil", [damage_header, cut_off])
 @pytest.mark.parametrize("is_last", [True, False])
 def test_a_removal_that_was_lost_brings_no_string_back(
-    open_tier: OpenTier, tmp_path: Path, is_last: bool
+    open_tier: OpenTier,
+    tmp_path: Path,
+    is_last: bool,
+    spoil: Callable[[Path, bytes], None],
 ) -> None:
     rig = open_tier()
     rig.put(b"removed", [memoryview(b"old")], namespace="")
@@ -212,7 +223,7 @@ def test_a_removal_that_was_lost_brings_no_string_back(
     if not is_last:
         rig.put(b"later", [memoryview(b"new")], namespace="")
     rig.close()
-    damage_header(region_files(tmp_path / "nvme")[0], b"removed")
+    spoil(region_files(tmp_path / "nvme")[0], b"removed")
     rig = open_tier()
     assert rig.get(b"removed") is None
     assert rig.hits(names(0, 50)) == names(0, 50), "the index knows"
@@ -221,8 +232,33 @@ def test_a_removal_that_was_lost_brings_no_string_back(
     for _ in range(2):
         rig = open_tier()
         assert rig.get(b"removed") is None
-        assert rig.get(b"later") == (None if is_last else [b"new"])
+        is_there = not is_last and spoil is damage_header
+        assert rig.get(b"later") == ([b"new"] if is_there else None)
         assert rig.hits(names(0, 50)) == names(0, 50), "KV blocks are what their keys say"
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(40), b"notes"])
+def test_without_its_identity_a_tier_goes_on(
+    open_tier: OpenTier, tmp_path: Path, content: bytes | None
+) -> None:
+    """With the index gone too, nobody knows whether strings are up to date."""
+    rig = open_tier()
+    rig.put(b"s1", [memoryview(b"mine")], namespace="")
+    rig.put_many(names(0, 50))
+    rig.close()
+    for is_index_lost in (False, True):
+        identity = tmp_path / "nvme" / IDENTITY_FILE
+        identity.unlink()
+        if content is None:
+            identity.mkdir()
+        else:
+            identity.write_bytes(content)
+        if is_index_lost:
+            lose_index(tmp_path / "nvme")
+        rig = open_tier()
+        assert rig.get(b"s1") == (None if is_index_lost else [b"mine"])
+        assert rig.hits(names(0, 50)) == names(0, 50)
+        rig.close()
 
 
 def test_regions_that_cannot_be_opened_for_now_are_kept(
