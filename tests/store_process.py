@@ -106,7 +106,8 @@ class StoreProcess:
 
 
 def start_nodes(start: StartStore, parent: Path, count: int, *flags: str) -> list[StoreProcess]:
-    """`count` stores of one cluster: node-a, node-b, …, with one token and one membership."""
+    """`count` stores of one cluster: node-a, node-b, …, with one token and one membership. Each can
+    be asked by all others."""
     token = parent / "cluster-token"
     if not token.exists():
         token.touch(mode=0o600)
@@ -119,11 +120,12 @@ def start_nodes(start: StartStore, parent: Path, count: int, *flags: str) -> lis
         return node
 
     with ThreadPoolExecutor(count) as pool:  # at once: most of a start is Python's own
-        return list(pool.map(start_node, range(count)))
+        nodes = list(pool.map(start_node, range(count)))
+    _await_linked(nodes)
+    return nodes
 
 
-def await_linked(nodes: list[StoreProcess]) -> None:
-    """Until each can fetch from all others."""
+def _await_linked(nodes: list[StoreProcess]) -> None:
     deadline = time.monotonic() + START_SECONDS
     for node in nodes:
         with connect(f"unix:{node.socket}") as client:

@@ -15,7 +15,7 @@ import pytest
 
 from moontide.kvstore.membership import WorkerRecord, open_membership
 
-from ..store_process import StartStore, StoreProcess, await_linked, start_nodes
+from ..store_process import StartStore, StoreProcess, start_nodes
 from .test_worker_store import prompt
 from .worker_process import BLOCK, WorkerProcess, is_idle
 
@@ -60,7 +60,6 @@ def pair(
 ) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     stores = start_nodes(module_store_daemon, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
-    await_linked(stores)
     with contextlib.ExitStack() as stack:
         workers = []
         for role, store in zip(("prefill", "decode"), stores, strict=True):

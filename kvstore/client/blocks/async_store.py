@@ -11,7 +11,7 @@ from ..deadline import Deadline
 from .awaiting import Arrival, run, wait_attached
 from .block_jobs import BlockJobs
 from .block_store import BlockStore
-from .desk import raise_unless_done
+from .desk import hit_of, raise_unless_done
 from .polled_store import PolledBlockStore
 from .streams import ReaderSteps, WriterSteps
 from .types import JobResult, PrefixHit, Ticket
@@ -39,10 +39,7 @@ class AsyncBlockStore(PolledBlockStore):
     ) -> PrefixHit:
         keys = self.keys(token_ids, extra=extra)
         make = self.jobs.lookup(keys, pin_s, pending=False)
-        result = await run(self.jobs.desk, make, self.limit(timeout_s))
-        raise_unless_done(result)
-        assert result.hit is not None
-        return result.hit
+        return hit_of(await run(self.jobs.desk, make, self.limit(timeout_s)))
 
     async def load(
         self,

@@ -15,7 +15,7 @@ from ...layout import Shard
 from ..connections.channel import Channel
 from ..deadline import Deadline
 from .block_jobs import BlockJobs
-from .desk import JobDesk, raise_unless_done
+from .desk import JobDesk, hit_of
 from .located import Coverage
 from .polled_store import PolledBlockStore
 from .streams import BlockReader, BlockWriter
@@ -50,10 +50,7 @@ class BlockStore(PolledBlockStore):
         """The longest prefix that is there, pinned for `pin_s` seconds (None: not at all)."""
         keys = self.keys(token_ids, extra=extra)
         make = self.jobs.lookup(keys, pin_s, pending=False)
-        result = self.jobs.desk.run(make, self.limit(timeout_s))
-        raise_unless_done(result)
-        assert result.hit is not None
-        return result.hit
+        return hit_of(self.jobs.desk.run(make, self.limit(timeout_s)))
 
     def load(
         self,

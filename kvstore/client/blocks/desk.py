@@ -24,7 +24,7 @@ from ...opening import namespace_message
 from ..connections.channel import Channel, ChannelReply
 from ..deadline import Deadline
 from .job import Deliver, Job
-from .types import JobId, JobResult, JobStatus
+from .types import JobId, JobResult, JobStatus, PrefixHit
 
 logger = logging.getLogger(__name__)
 
@@ -256,6 +256,13 @@ def raise_unless_done(result: JobResult) -> None:
     code, _, message = result.reason.partition(": ")
     error = ERRORS_BY_CODE.get(code, StoreError)
     raise error(message or result.reason)
+
+
+def hit_of(result: JobResult) -> PrefixHit:
+    """A lookup's. Raises like `raise_unless_done`."""
+    raise_unless_done(result)
+    assert result.hit is not None
+    return result.hit
 
 
 def _ignore(reply: ChannelReply) -> None:

@@ -12,7 +12,7 @@ from ...keys import BlockKey
 from ...types import ReserveStatus
 from ..deadline import Deadline
 from .block_jobs import BlockJobs, Make
-from .desk import Waiter, raise_unless_done
+from .desk import Waiter, hit_of, raise_unless_done
 from .job import Deliver
 from .types import JobResult, PrefixHit, StoreHandle
 
@@ -43,10 +43,8 @@ class ReaderSteps:
         return self._jobs.lookup(self._keys, PIN_SECONDS, pending=True)
 
     def _found(self, result: JobResult) -> None:
-        raise_unless_done(result)
-        assert result.hit is not None
-        self._hit = result.hit
-        self._ticket = result.hit.ticket.id
+        self._hit = hit_of(result)
+        self._ticket = self._hit.ticket.id
 
     def _load(self, layer: int) -> tuple[Make, list[bytearray]]:
         num_bytes = self._jobs.coverage.layer_bytes(layer)

@@ -136,18 +136,20 @@ class PeerLink:
                 await asyncio.wait({reading}, timeout=HEARTBEAT_SECONDS)
                 silent = time.monotonic() - connection.heard_at
                 if silent > DEAD_SECONDS:
-                    break
+                    self._tell_detail(f"silent for {DEAD_SECONDS:g} s")
+                    return
                 if silent > SILENT_SECONDS:
                     self._suspect()
                 if silent > HEARTBEAT_SECONDS or self._is_suspect:
                     await self._beat(connection)
+            self._tell_detail(f"lost: {reading.exception()}")
         finally:
             self._connection = None
             connection.close()
             reading.cancel()
             await asyncio.wait({reading})
-            lost = None if reading.cancelled() else reading.exception()
-            self._tell_detail(f"lost: {lost}" if lost else f"silent for {DEAD_SECONDS:g} s")
+            if not reading.cancelled():
+                reading.exception()  # looked at, or asyncio reports it as forgotten
 
     async def _beat(self, connection: PeerConnection) -> None:
         """A question whose answer, however late, says that the peer lives."""

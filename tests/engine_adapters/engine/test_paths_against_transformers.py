@@ -16,7 +16,7 @@ from moontide.kvstore import Namespace, StoreClient, connect
 
 from ...kvstore.client.helpers import wait_until
 from ...kvstore.daemon.warm import admin_of, wait_flushed
-from ...store_process import StartStore, StoreProcess, await_linked, start_nodes
+from ...store_process import StartStore, StoreProcess, start_nodes
 from ..model.tiny_models import Reference, save_random
 from .conftest import BLOCK, Answer, MakeBench, NewKv
 from .test_engine import prompt
@@ -85,9 +85,7 @@ def stores(
 ) -> list[StoreProcess]:
     folder = tmp_path_factory.mktemp("cluster")
     sizes = ("--dram", "32MiB", "--segment", "4MiB", "--nvme", "64MiB")
-    nodes = start_nodes(module_store_daemon, folder, 2, *sizes)
-    await_linked(nodes)
-    return nodes
+    return start_nodes(module_store_daemon, folder, 2, *sizes)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from moontide.kvstore import BlockStore
 
-from ....store_process import StoreProcess, await_linked, start_nodes, store_processes
+from ....store_process import StoreProcess, start_nodes, store_processes
 from ...client.helpers import NAMESPACE, client_of, wait_until
 
 
@@ -18,7 +18,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[StoreProces
     folder: Path = tmp_path_factory.mktemp("cluster")
     with store_processes(folder) as start:
         nodes = start_nodes(start, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
-        await_linked(nodes)
         yield nodes
 
 
