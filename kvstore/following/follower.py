@@ -25,8 +25,12 @@ CONNECT_SECONDS = 3.0
 OPEN_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.2
 LAST_PAUSE_SECONDS = 5.0
-EVENTS_A_TURN = 200
-"""Events taken in before other work of the loop gets a turn."""
+TURN_SECONDS = 0.002
+"""Events are taken in for so long before other work of the loop gets a turn."""
+PART_BYTES = 8192
+"""Parsed without a look at the clock."""
+MAX_EVENT_ENTRIES = 32768
+"""Of one event: about twice what any store tells at once."""
 
 _SNAPSHOTS = msgspec.json.Decoder(SnapshotBegin)
 _EVENTS = msgspec.json.Decoder(KvEvent)
@@ -103,14 +107,22 @@ class EventFollower:
                 if not piece:
                     raise _Broken("the store ended its event stream")
                 self._store.heard_at = time.monotonic()
-                for number, event in enumerate(parser.feed(piece), start=1):
-                    self._take(event)
-                    if number % EVENTS_A_TURN == 0:
-                        await asyncio.sleep(0)
+                await self._take_in(parser, piece)
         except EventTooLarge as error:
             raise _Broken(str(error)) from error
         finally:
             response.close()
+
+    async def _take_in(self, parser: EventParser, piece: bytes) -> None:
+        """In turns with what else the loop has to do, however much has been received already."""
+        turn_ends = time.monotonic() + TURN_SECONDS
+        for start in range(0, len(piece), PART_BYTES):
+            for event in parser.feed(piece[start : start + PART_BYTES]):
+                self._take(event)
+            if time.monotonic() > turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = time.monotonic() + TURN_SECONDS
+        await asyncio.sleep(0)
 
     async def _open(self) -> aiohttp.ClientResponse:
         url = f"{self._store.record.admin_url}/v1/events"
@@ -131,7 +143,7 @@ class EventFollower:
                 status = self._index.live(name, _LIVES.decode(event.data).seq)
                 self._store.detail = "live"
             elif event.name == "kv":
-                status = self._index.apply(name, _EVENTS.decode(event.data))
+                status = self._index.apply(name, _read(event.data))
             else:
                 return  # a newer store may tell more
         except (msgspec.DecodeError, UnicodeDecodeError, InvalidRequest) as error:
@@ -147,3 +159,11 @@ class EventFollower:
             )
         self._index.begin(record.id, snapshot)
         self._store.detail = "reading the snapshot"
+
+
+def _read(data: bytes) -> KvEvent:
+    """Raises InvalidRequest and what the decoder raises."""
+    event = _EVENTS.decode(data)
+    if len(event.entries) > MAX_EVENT_ENTRIES:
+        raise InvalidRequest(f"{len(event.entries)} entries, at most {MAX_EVENT_ENTRIES}")
+    return event
