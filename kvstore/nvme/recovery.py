@@ -38,8 +38,7 @@ from .storage import DISK_ERRORS, Storage
 
 _log = logging.getLogger(__name__)
 _REPLAY_CHANGES = 10_000
-_NOWHERE = 1 << 32  # a region behind all
-_UNKNOWN_END = 1 << 64
+_BEHIND_ALL = (1 << 32, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +77,9 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
     return Recovered(regions, index, replay.sequence, rebuilt and bool(regions.live))
 
 
-def _known_end(identity: Identity, *, rebuilt: bool) -> int:
-    """How far the log must reach. Where nothing tells, what it holds may be out of date."""
-    if identity.sequence is None:
-        return _UNKNOWN_END if rebuilt else 0
-    return identity.sequence
+def _known_end(identity: Identity, *, rebuilt: bool) -> int | None:
+    """How far the log must reach; None: nothing tells."""
+    return 0 if identity.sequence is None and not rebuilt else identity.sequence
 
 
 def _open_index(
@@ -121,8 +118,9 @@ class _Replay:
     wrote, it may have removed something that stands before it: string entries from there are
     dropped. (A KV block is what its key says, whenever it was written.)"""
 
-    def __init__(self, regions: Regions, index: NvmeIndex, *, end: int) -> None:
-        """`end`: sequence that the log must have come to."""
+    def __init__(self, regions: Regions, index: NvmeIndex, *, end: int | None) -> None:
+        """`end`: sequence that the log must have come to. None: what it holds may be out of date.
+        A lost end leaves a gap in the sequences, for later rebuilds to see."""
         self._regions = regions
         self._index = index
         self._end = end
@@ -136,8 +134,10 @@ class _Replay:
         for region in list(self._regions.live.values()):
             if region.id >= self._start.region:
                 self._replay(region)
-        if self.sequence < self._end and self._regions.live:
-            self._lost = (_NOWHERE, 0)
+        if self._regions.live and (self._end is None or self.sequence < self._end):
+            self._lost = _BEHIND_ALL
+            self.sequence = max(self.sequence, self._end or 0) + 1
+            self._position = self._position._replace(sequence=self.sequence)
         if self._lost is not None:
             _log.warning("nvme_batches_missing before region=%d offset=%d", *self._lost)
             _drop_strings(self._index, *self._lost)

@@ -235,6 +235,12 @@ def test_a_removal_that_was_lost_brings_no_string_back(
         is_there = not is_last and spoil is damage_header
         assert rig.get(b"later") == ([b"new"] if is_there else None)
         assert rig.hits(names(0, 50)) == names(0, 50), "KV blocks are what their keys say"
+    assert rig.put(b"after", [memoryview(b"good")], namespace="")
+    for lose in (lambda _: None, lose_index):
+        rig.close()
+        lose(tmp_path / "nvme")
+        rig = open_tier()
+        assert rig.get_many([b"removed", b"after"]) == [None, [b"good"]]
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(40), b"notes"])
