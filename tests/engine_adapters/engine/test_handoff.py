@@ -15,7 +15,7 @@ from moontide.engine_adapters.builtin.engine.sequence import ReceiveHandoff
 from moontide.kvstore import BlockKey, JobResult, Namespace, StoreClient, Tier, connect
 from moontide.kvstore.errors import StoreUnavailable
 
-from ...store_process import StartStore, StoreProcess, await_linked, start_nodes
+from ...store_process import StartStore, StoreProcess, start_nodes
 from .conftest import BLOCK, MakeBench
 from .taps import Altering, Delaying, Refusing, Tap, fail_block, lose, time_out
 from .test_engine import prompt
@@ -33,9 +33,7 @@ def stores(
     module_store_daemon: StartStore, tmp_path_factory: pytest.TempPathFactory
 ) -> list[StoreProcess]:
     folder: Path = tmp_path_factory.mktemp("cluster")
-    nodes = start_nodes(module_store_daemon, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
-    await_linked(nodes)
-    return nodes
+    return start_nodes(module_store_daemon, folder, 2, "--dram", "32MiB", "--segment", "4MiB")
 
 
 @pytest.fixture
