@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
 
 import msgspec
 
-from ..errors import Conflict
+from ..errors import Conflict, StoreUnavailable
 
 _LOCK = "lock"
 _STATE = "store.json"
+_PID_CHARACTERS = 31
+"""Written over in place: on a full disk a shorter file would lose its block."""
 
 
 class StoreState(msgspec.Struct, frozen=True):
@@ -45,14 +48,23 @@ class DataDir:
                 f"data dir {path} is in use by the store daemon with pid {holder or 'unknown'}; "
                 "stop it or give another --data-dir"
             ) from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name
+            os.pwrite(self._lock, f"{os.getpid():<{_PID_CHARACTERS}}\n".encode(), 0)
 
     def publish(self, state: StoreState) -> None:
-        """Writes `store.json` in one step."""
+        """Writes `store.json` in one step. Raises StoreUnavailable when the disk does not take
+        it."""
         draft = self.path / f".{_STATE}.{os.getpid()}"
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
-        draft.rename(self.path / _STATE)
+        try:
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+            draft.rename(self.path / _STATE)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise StoreUnavailable(
+                f"cannot write {self.path / _STATE}: {error.strerror}; free space there or give "
+                "another --data-dir"
+            ) from error
 
     def close(self) -> None:
         (self.path / _STATE).unlink(missing_ok=True)

@@ -69,7 +69,7 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
         replay.run()
         identity.advance(replay.sequence)
         _agree(regions, index)
-        _fit(regions, index, settings.capacity_bytes)
+        _fit(regions, index)
     except BaseException:
         index.close()
         regions.close()
@@ -203,9 +203,9 @@ def _agree(regions: Regions, index: NvmeIndex) -> None:
             region.grow(placed.get(region.id, 0))
 
 
-def _fit(regions: Regions, index: NvmeIndex, capacity_bytes: int) -> None:
-    """The capacity may have become smaller."""
-    while regions.used_bytes(index.file_bytes()) > capacity_bytes:
+def _fit(regions: Regions, index: NvmeIndex) -> None:
+    """The capacity may have become smaller, and the disk fuller."""
+    while regions.excess_bytes(index.file_bytes(), wanted=0) > 0:
         victim = regions.oldest()
         if victim is None:
             return

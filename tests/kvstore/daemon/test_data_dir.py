@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore.daemon.data_dir import DataDir, StoreState, read_state
-from moontide.kvstore.errors import Conflict
+from moontide.kvstore.errors import Conflict, StoreUnavailable
 
 STATE = StoreState("/run/s.sock", None, "127.0.0.1:1", 1, "node/1/00")
 
@@ -42,3 +43,18 @@ def test_the_state_is_there_while_the_daemon_is(tmp_path: Path) -> None:
     assert read_state(tmp_path) == STATE
     directory.close()
     assert read_state(tmp_path) is None
+
+
+def test_r63_a_full_disk_is_no_obstacle_to_the_lock_and_named_by_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    DataDir(tmp_path).close()
+    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
+    directory = DataDir(tmp_path)
+    with pytest.raises(StoreUnavailable, match=r"store\.json: No space left on device; free"):
+        directory.publish(STATE)
+    directory.close()

@@ -82,3 +82,17 @@ def test_r63_index_that_cannot_grow_fails_its_operations(small_disk: Path) -> No
     assert rig.put(b"afterwards")
     assert rig.hits([b"afterwards"]) == [b"afterwards"]
     rig.close()
+
+
+def test_r43_a_start_on_a_full_disk_makes_room(small_disk: Path) -> None:
+    """Whoever opens the tier has files of its own to write there."""
+    rig = Rig(small_disk / "nvme", capacity_bytes=64 * MIB, free_floor_bytes=MIB)
+    rig.put_many(names(0, 300))
+    rig.close()
+    fill_up(small_disk / "ballast")
+    rig = Rig(small_disk / "nvme", capacity_bytes=64 * MIB, free_floor_bytes=MIB)
+    assert 0 < rig.tier.stats().entries < 300
+    file_system = os.statvfs(small_disk)
+    assert file_system.f_bavail * file_system.f_frsize >= MIB
+    assert set(rig.hits(names(0, 300))) == rig.listed()
+    rig.close()
