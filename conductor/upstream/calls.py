@@ -11,7 +11,7 @@ import msgspec
 
 from .failures import CallFailed, Failure, failure_of, text_of
 from .messages import FirstToken, GenerationBody
-from .stream import SLICE_SECONDS, ChunkStream, Expect, Patience
+from .stream import SLICE_SECONDS, ChunkStream, Expect, Patience, stood_still
 
 CONNECT_SECONDS = 3.0
 MAX_ERROR_BYTES = 64 << 10
@@ -76,8 +76,10 @@ class WorkerCalls:
         sent_at = time.monotonic()
         try:
             while not sending.done():
+                asked_at = time.monotonic()
                 await asyncio.wait({sending}, timeout=SLICE_SECONDS)
                 if not sending.done():
+                    sent_at += stood_still(asked_at)
                     patience.check(sent_at, Expect.TURN)
             return ChunkStream(sending.result(), patience)
         except BaseException:

@@ -53,6 +53,12 @@ class Patience:
             raise CallFailed(Failure.SILENT, f"the worker made no progress for {limit:g} s")
 
 
+def stood_still(since: float) -> float:
+    """Seconds that a wait of SLICE_SECONDS, begun at `since`, took too long: this process was
+    stopped or held up, so that nobody else's silence may be judged by them."""
+    return max(0.0, time.monotonic() - since - SLICE_SECONDS)
+
+
 class ChunkStream:
     """The chunks of one answer. `close` ends the connection at once, so the worker sees an abort
     unless the stream had ended. A cancelled `next` loses nothing."""
@@ -114,10 +120,12 @@ class ChunkStream:
 
     async def _read(self) -> bytes:
         while True:
+            asked_at = time.monotonic()
             try:
                 async with asyncio.timeout(SLICE_SECONDS):
                     piece = await self._response.content.readany()
             except TimeoutError:
+                self._progress_at += stood_still(asked_at)
                 self._patience.check(self._progress_at, self._expect)
                 continue
             except (aiohttp.ClientError, OSError) as error:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 
 import aiohttp
 import pytest
 from aiohttp import web
+
+from moontide.conductor.upstream import calls, stream
 
 from .fake_model import MODEL
 from .fake_worker import FakeWorker
@@ -179,6 +182,30 @@ async def test_r21_a_stream_that_stalls_ends_with_an_error_event() -> None:
         events = await cluster.stream("/v1/completions", BODY)
         assert "made no progress for 0.5 s" in json.loads(events[-1])["error"]["message"]
         await until(lambda: worker.running == 0, "the worker sees the abort")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@in_loop
+async def test_r21_while_the_conductor_itself_is_stopped_nobody_is_found_silent(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (stream, calls):
+        monkeypatch.setattr(module, "SLICE_SECONDS", 0.1)
+    turn = asyncio.Event()
+
+    async def waits(fake: FakeWorker, request: web.Request) -> web.StreamResponse:
+        await turn.wait()
+        return await fake._answer(request, {"prompt": [1], "max_tokens": 3})
+
+    worker = FakeWorker(hold_after=1) if begun else FakeWorker(fail=waits)
+    async with running(worker, first_token_timeout=0.5, token_timeout=0.5) as cluster:
+        request = asyncio.create_task(cluster.complete())
+        await until(lambda: worker.running == 1, "the request is there")
+        time.sleep(1.0)  # noqa: ASYNC251 - it is the loop that is held up
+        worker.released.set()
+        turn.set()
+        status, answer = await request
+        assert (status, answer["choices"][0]["text"]) == (200, "Hello!")
 
 
 @in_loop
