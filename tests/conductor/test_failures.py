@@ -201,7 +201,7 @@ async def test_r21_while_the_conductor_itself_is_stopped_nobody_is_found_silent(
     async with running(worker, first_token_timeout=0.5, token_timeout=0.5) as cluster:
         request = asyncio.create_task(cluster.complete())
         await until(lambda: worker.running == 1, "the request is there")
-        time.sleep(1.0)  # noqa: ASYNC251 - it is the loop that is held up
+        time.sleep(1.0)  # the loop that all share is held up
         worker.released.set()
         turn.set()
         status, answer = await request
