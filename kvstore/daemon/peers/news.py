@@ -23,8 +23,8 @@ class NewsSource(Protocol):
         wants it any more."""
 
     async def news(self, plan: FillPlan) -> None:
-        """Returns when pieces have more available, or were given up. Raises StoreError when no
-        more will come."""
+        """Returns when pieces may have more available, or were given up; never so often that it
+        keeps the peer busy. Raises StoreError when no more will come."""
 
     def close(self) -> None:
         """The fill is over: the peer need not hold anything for it."""
@@ -89,8 +89,10 @@ class GrowingSource:
 
     async def news(self, plan: FillPlan) -> None:
         waiting = plan.waiting()
+        before = [piece.remote for piece in waiting]
         await self._ask(waiting)
-        if all(piece.available <= piece.submitted for piece in waiting):
+        after = [piece.remote for piece in waiting]
+        if all(now is None or now == was for now, was in zip(after, before, strict=True)):
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _ask(self, waiting: Sequence[Piece]) -> None:
