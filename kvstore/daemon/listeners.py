@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 MAX_SOCKET_PATH_BYTES = 107
 BACKLOG = 512
 ACCEPTS_PER_TURN = 32
+LOST_SECONDS = 30
 RETRY_SECONDS = 0.5
 """Pause after a failed accept (out of descriptors): trying again at once would only spin."""
 
@@ -136,3 +137,14 @@ def _remove_stale(path: Path) -> None:
         except TimeoutError:
             pass  # its backlog is full: it lives
     raise Conflict(f"another process listens on socket {path}: stop it or give another --socket")
+
+
+def prepare_remote(connection: socket.socket) -> None:
+    """A peer whose machine or link is gone for LOST_SECONDS hangs up, whoever waits for whom: what
+    it held is given up then."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_SECONDS // 2)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_SECONDS // 6)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_SECONDS * 1000)

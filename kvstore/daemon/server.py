@@ -13,7 +13,7 @@ from ..errors import Busy
 from ..store import Store
 from .counters import Counters
 from .gate import Gate, Visitor, new_nonce
-from .listeners import Acceptor, peer_pid
+from .listeners import Acceptor, peer_pid, prepare_remote
 from .session import Session
 from .tiers import Tiering
 from .turns import Turns
@@ -86,7 +86,7 @@ class DataServer:
             return
         local = connection.family == socket.AF_UNIX
         if not local:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            prepare_remote(connection)
         visitor = Visitor(peer_pid(connection), None) if local else Visitor(0, new_nonce())
         session = Session(
             connection,

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 import time
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,6 +27,9 @@ GREETING_SECONDS = 3.0
 MAX_PENDING = 1024
 """Requests whose answers are still to come, given up ones included."""
 
+_DROP_UNSENT = struct.pack("ii", 1, 0)
+"""What a given up connection did not get through may not arrive when its link is mended: pins would
+be taken for nobody."""
 _Reply = TypeVar("_Reply", bound=wire.Reply)
 
 
@@ -57,6 +62,8 @@ class PeerConnection:
         host, _, port = record.data_address.rpartition(":")
         async with asyncio.timeout(GREETING_SECONDS):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_UNSENT)
             connection = cls(record, reader, writer)
             try:
                 await connection._greet(identity)

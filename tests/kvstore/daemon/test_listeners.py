@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore.daemon import listeners
-from moontide.kvstore.daemon.listeners import Acceptor, UnixListener
+from moontide.kvstore.daemon.listeners import Acceptor, UnixListener, prepare_remote
 from moontide.kvstore.errors import Conflict, InvalidRequest
 
 
@@ -100,3 +100,19 @@ def test_a_failed_accept_pauses_and_the_waiting_client_is_served_after_it(
 
     asyncio.run(run())
     assert len(failures) == 1
+
+
+def test_a_remote_client_that_is_gone_without_a_word_is_noticed_in_bounded_time() -> None:
+    """The kernel asks for it."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        prepare_remote(accepted)
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, interval, count = (
+            accepted.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + interval * count == listeners.LOST_SECONDS
