@@ -90,15 +90,15 @@ class GrowingSource:
     async def news(self, plan: FillPlan) -> None:
         waiting = plan.waiting()
         before = [piece.remote for piece in waiting]
-        await self._ask(waiting)
+        await self._ask(plan, waiting)
         after = [piece.remote for piece in waiting]
         if all(now is None or now == was for now, was in zip(after, before, strict=True)):
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _ask(self, waiting: Sequence[Piece]) -> None:
+    async def _ask(self, plan: FillPlan, waiting: Sequence[Piece]) -> None:
         first = waiting[0]
         if first.remote is None:
-            await self._find(waiting)
+            await self._find(plan, waiting)
             return
         complete = await self._blocks.await_extent(first.remote, first.submitted)
         if complete is False:
@@ -107,12 +107,17 @@ class GrowingSource:
             await self._blocks.refresh([piece for piece in waiting if piece.remote is not None])
             unknown = [piece for piece in waiting if piece.remote is None]
             if unknown:
-                await self._find(unknown, wait_s=0.0)
+                await self._find(plan, unknown, wait_s=0.0)
 
     def close(self) -> None:
         self._blocks.release()
 
-    async def _find(self, pieces: Sequence[Piece], wait_s: float = WAIT_SECONDS) -> None:
+    async def _find(
+        self, plan: FillPlan, pieces: Sequence[Piece], wait_s: float = WAIT_SECONDS
+    ) -> None:
+        """A block that is there in other shards than ours never comes in ours."""
         keys = list(dict.fromkeys(piece.key for piece in pieces))
         offer = await self._blocks.find_pending(keys, wait_s=wait_s, pin_s=PIN_SECONDS)
         match(pieces, keys, offer)
+        offered = set(keys[: len(offer)])
+        plan.give_up([each for each in pieces if each.remote is None and each.key in offered])

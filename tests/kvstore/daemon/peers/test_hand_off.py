@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from moontide.kvstore import BlockKey, BlockStore, JobResult, JobStatus
+from moontide.kvstore import BlockKey, BlockStore, JobResult, JobStatus, Shard
 
 from ....store_process import StoreProcess
 from ...client.helpers import (
+    NAMESPACE,
     SECONDS,
     block_bytes,
     buffers_for,
+    client_of,
     layers_of,
     result_of,
     wait_until,
@@ -132,3 +135,24 @@ def test_a_writer_that_gives_up_costs_its_reader_the_deadline_and_no_more(
     assert len(ended.failed_blocks) == 6
     second.release(result.hit.ticket)
     wait_until(lambda: second.lookup(tokens).num_tokens == 0)
+
+
+def test_what_its_writer_stored_in_other_shards_ends_at_once(
+    nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
+) -> None:
+    tokens, (first, second) = next(PROMPTS), stores
+    content, half = layers_of(first, first.keys(tokens)), first.layer_bytes(0) // 2
+    with client_of(nodes[0]) as client:
+        for rank in range(2):
+            shard = Shard(0, (0, 4), (2 * rank, 2 * rank + 2))
+            with client.kv(NAMESPACE, shard=shard) as kv, kv.writer(tokens) as writer:
+                for layer in range(4):
+                    part = slice(rank * half, (rank + 1) * half)
+                    writer.layer(layer, [block[part] for block in content[layer]])
+    hit = fetched(second, tokens, nodes[0].instance).hit
+    assert hit is not None
+    began = time.monotonic()
+    load = second.submit_load(hit.ticket, [0], buffers_for(second, [0], 6), deadline_s=SECONDS)
+    assert result_of(second, load).failed_blocks == tuple(range(6))
+    assert time.monotonic() - began < SECONDS / 2
+    second.release(hit.ticket)
