@@ -16,6 +16,7 @@ import msgspec
 from moontide.transfer.types import Instance
 
 from ..membership import Keeper, StoreRecord, open_membership
+from ..nvme import MAX_REGIONS
 from ..service import (
     HostPort,
     HttpServer,
@@ -48,7 +49,7 @@ than 2."""
 LEAVE_SECONDS = 3.0
 ADMIN_SHUTDOWN_SECONDS = 2.0
 SPARE_DESCRIPTORS = 256
-"""Beside connections: segments, pidfds of clients, admin connections, files."""
+"""Beside connections and regions: segments, pidfds of clients, admin connections, peers."""
 
 
 class StoreDaemon:
@@ -79,7 +80,8 @@ class StoreDaemon:
             self._store = Store(_pool_settings(settings), Instance.new(node), now=time.monotonic())
             stack.callback(self._store.close)
             self._peers = self._make_peers(stack)
-            raise_descriptor_limit(2 * settings.max_clients + SPARE_DESCRIPTORS)
+            regions = MAX_REGIONS if settings.nvme else 0
+            raise_descriptor_limit(2 * settings.max_clients + regions + SPARE_DESCRIPTORS)
             self._held = stack.pop_all()
 
     def close(self) -> None:

@@ -1,10 +1,11 @@
 """The NVMe tier: a log of region files with an LMDB index, behind `NvmeTier`."""
 
-from .settings import NvmeSettings, region_bytes_for
+from .settings import MAX_REGIONS, NvmeSettings, region_bytes_for
 from .tier import NvmeTier
 from .types import ExtentRead, NvmeEntry, NvmeLocation, NvmeStats, NvmeWrite
 
 __all__ = [
+    "MAX_REGIONS",
     "ExtentRead",
     "NvmeEntry",
     "NvmeLocation",

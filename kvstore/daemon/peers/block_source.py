@@ -26,8 +26,8 @@ from .tasks import TaskGroup
 
 logger = logging.getLogger(__name__)
 
-ASK_SECONDS = 0.1
-"""For one lookup, all peers together."""
+ASK_SECONDS = 0.5
+"""For one lookup, all peers together; what asks has a limit of its own, mostly a shorter one."""
 MAX_PEERS = 3
 """Asked for one lookup, one after another."""
 FILL_SECONDS = 10.0
