@@ -86,7 +86,7 @@ def kill_cycles(daemon: StoreProcess, cycles: int) -> None:
 
 
 def test_r18_what_killed_clients_held_is_freed(store_daemon: StartStore) -> None:
-    kill_cycles(store_daemon("--dram", "32MiB"), 10)
+    kill_cycles(store_daemon("--dram", "32MiB"), 5)
 
 
 @pytest.mark.soak
