@@ -34,7 +34,7 @@ class StoreSettings:
     load_timeout_s: float = 2.0  # in which nothing of a load comes
     store_timeout_s: float = 30.0  # from the start of a step to its commit
     handoff_timeout_s: float = 60.0  # from pages reserved to token 1
-    pin_s: float = 10.0
+    pin_s: float = 8.0  # what a killed worker held is free within 10 s
     staging_bytes: int = 256 << 20
     max_background_loads: int = 16
     breaker_threshold: int = 3

@@ -74,11 +74,11 @@ class PeerBlockSource:
             offer = await blocks.find(keys, timeout_s=ASK_SECONDS)
         except StoreError as error:
             logger.info("peer_lookup_failed peer=%s reason=%s", neighbour.record.id, error)
-            blocks.release()
+            blocks.pins.release()
             return True
         pieces, has_room = self._reserve(search, keys, offer)
         if not pieces:
-            blocks.release()
+            blocks.pins.release()
             return has_room
         deadline = time.monotonic() + FILL_SECONDS
         source = CompletingSource(blocks)

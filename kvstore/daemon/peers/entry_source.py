@@ -21,8 +21,8 @@ from .filling import FillTools, PeerFill
 from .link import PeerLink
 from .news import PinnedSource
 from .offers import WHOLE, RemoteString, read_strings
+from .pins import PIN_SECONDS, PeerPins
 from .plan import FillPlan, Piece
-from .remote import PIN_SECONDS
 from .reserving import TRANSPORT
 from .roster import Neighbour, Roster
 from .tasks import TaskGroup
@@ -119,12 +119,12 @@ class PeerEntrySource:
     async def _fetch(self, link: PeerLink, entries: Sequence[EntryId]) -> None:
         """Brings what the peer has of them."""
         asked_at = time.monotonic()
-        source = PinnedSource(link, b"")
+        pins = PeerPins(link)
         with self._fences.watch(entries, asked_at) as unchanged:
             try:
                 message = wire.Lookup(list(entries), PIN_SECONDS, local_only=True)
                 reply = await link.ask(message, wire.LookupReply, timeout_s=ASK_SECONDS)
-                source = PinnedSource(link, reply.ticket)
+                pins.add(reply.ticket)
                 found = read_strings(reply, len(entries))
             except StoreError as error:
                 logger.info("peer_entries_failed peer=%s reason=%s", link.record.id, error)
@@ -138,9 +138,10 @@ class PeerEntrySource:
             ]
         if pieces:
             deadline = time.monotonic() + FILL_SECONDS
+            source = PinnedSource(pins)
             await PeerFill(self._tools, link, FillPlan(pieces), source, deadline).run()
         else:
-            source.close()
+            pins.release()
 
     def _holders(self, entry: EntryId) -> list[Neighbour]:
         """Peers to ask, DRAM first; none while the entry is being changed, or while a peer that

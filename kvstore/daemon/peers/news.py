@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from ... import wire
 from ...errors import StoreUnavailable
 from ...store import Store
-from .link import PeerLink
+from .pins import PIN_SECONDS, PeerPins
 from .plan import FillPlan, Piece
-from .remote import PIN_SECONDS, WAIT_SECONDS, RemoteBlocks, match
+from .remote import WAIT_SECONDS, RemoteBlocks, match
 
 PAUSE_SECONDS = 0.02
 """Before a peer that answers at once, and tells nothing new, is asked again."""
@@ -31,21 +30,19 @@ class NewsSource(Protocol):
 
 
 class PinnedSource:
-    """No news: the peer has it all, pinned under `ticket` (empty: nothing is)."""
+    """No news: the peer has it all, pinned."""
 
-    def __init__(self, link: PeerLink, ticket: bytes) -> None:
-        self._link = link
-        self._ticket = ticket
+    def __init__(self, pins: PeerPins) -> None:
+        self._pins = pins
 
     def keep(self, plan: FillPlan) -> None:
-        """The pin outlives the fill."""
+        self._pins.renew()
 
     async def news(self, plan: FillPlan) -> None:
         plan.give_up(plan.waiting())
 
     def close(self) -> None:
-        if self._ticket:
-            self._link.tell(wire.Unpin(self._ticket))
+        self._pins.release()
 
 
 class CompletingSource:
@@ -56,7 +53,7 @@ class CompletingSource:
         self._blocks = blocks
 
     def keep(self, plan: FillPlan) -> None:
-        """The pins outlive the fill."""
+        self._blocks.pins.renew()
 
     async def news(self, plan: FillPlan) -> None:
         waiting = plan.waiting()
@@ -71,7 +68,7 @@ class CompletingSource:
             plan.give_up([first])
 
     def close(self) -> None:
-        self._blocks.release()
+        self._blocks.pins.release()
 
 
 class GrowingSource:
@@ -85,7 +82,7 @@ class GrowingSource:
     def keep(self, plan: FillPlan) -> None:
         if not any(self._store.is_pinned(piece.slot, piece.generation) for piece in plan.pieces):
             raise StoreUnavailable("nobody holds what is fetched any more")
-        self._blocks.renew()
+        self._blocks.pins.renew()
 
     async def news(self, plan: FillPlan) -> None:
         waiting = plan.waiting()
@@ -110,7 +107,7 @@ class GrowingSource:
                 await self._find(plan, unknown, wait_s=0.0)
 
     def close(self) -> None:
-        self._blocks.release()
+        self._blocks.pins.release()
 
     async def _find(
         self, plan: FillPlan, pieces: Sequence[Piece], wait_s: float = WAIT_SECONDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from ... import wire
@@ -11,25 +10,22 @@ from ...keys import BlockKey, Namespace
 from ...layout import Shard
 from .link import PeerLink
 from .offers import Offer, RemoteEntry, read_offer
+from .pins import PIN_SECONDS, PeerPins
 from .plan import Piece
 
 ASK_SECONDS = 1.0
 WAIT_SECONDS = 1.0
 """Longest single wait at the peer: in between, a fill looks whether it is still wanted."""
-PIN_SECONDS = 15.0
-RENEW_SECONDS = 5.0
 
 
 class RemoteBlocks:
-    """What it pinned at the peer stays so until `release`, or PIN_SECONDS after the last renewal
-    that reached the peer."""
+    """What it finds is added to `pins`, which are the caller's to renew and to release."""
 
     def __init__(self, link: PeerLink, namespace: Namespace, coverage: Sequence[Shard]) -> None:
         self.link = link
         self._namespace = namespace
         self._coverage = [shard.pack() for shard in coverage]
-        self._tickets: list[bytes] = []
-        self._renewed = time.monotonic()
+        self.pins = PeerPins(link)
 
     async def find(self, keys: Sequence[BlockKey], *, timeout_s: float) -> Offer:
         """Leading blocks that the peer has or brings from its disk now, pinned. Raises like
@@ -62,19 +58,6 @@ class RemoteBlocks:
             return None
         return reply.complete == b"\x01"
 
-    def renew(self) -> None:
-        now = time.monotonic()
-        if now - self._renewed > RENEW_SECONDS:
-            self._renewed = now
-            for ticket in self._tickets:
-                self.link.tell(wire.RenewTicket(ticket, PIN_SECONDS))
-
-    def release(self) -> None:
-        """The peer need not hold anything for us any more."""
-        for ticket in self._tickets:
-            self.link.tell(wire.Unpin(ticket))
-        self._tickets.clear()
-
     def _lookup(
         self,
         number: int,
@@ -97,8 +80,7 @@ class RemoteBlocks:
         )
 
     def _take(self, reply: wire.BlocksReply) -> Offer:
-        if reply.ticket:
-            self._tickets.append(reply.ticket)
+        self.pins.add(reply.ticket)
         return read_offer(reply, self._namespace)
 
 
