@@ -141,7 +141,8 @@ def _worker(
     shared: tuple[str, ...],
 ) -> WorkerPlan:
     arguments = (
-        *("worker", "--id", name, "--listen", f"{HOST}:{port}", "--role", role),
+        *("worker", "--id", name, "--node-id", node.id, "--role", role),
+        *("--listen", f"{HOST}:{port}"),
         *("--store", f"unix:{node.socket}", "--model", settings.model),
         *("--device", settings.device),
         *shared,

@@ -56,6 +56,8 @@ def test_workers_of_each_role_are_spread_over_the_nodes_in_turn(tmp_path: Path) 
         ("both-1", "node-2"),
     ]
     assert all(flags(w.spec.arguments)["--role"] == w.role for w in made.workers)
+    # Also while its store is away, of which it would learn the name else.
+    assert all(flags(w.spec.arguments)["--node-id"] == w.node for w in made.workers)
 
 
 def test_a_store_without_tcp_has_no_data_port(tmp_path: Path) -> None:
