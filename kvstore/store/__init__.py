@@ -8,6 +8,7 @@ from .store import Store
 from .types import (
     FILL_OWNER,
     LOCAL_TRANSPORT,
+    REMOTE_TRANSPORT,
     AuditReport,
     BlocksFound,
     EntryInfo,
@@ -29,6 +30,7 @@ from .types import (
 __all__ = [
     "FILL_OWNER",
     "LOCAL_TRANSPORT",
+    "REMOTE_TRANSPORT",
     "AuditReport",
     "BlocksFound",
     "Demotable",

@@ -93,6 +93,11 @@ class Catalog:
     def generation(self, slot: int) -> int:
         return self.words[slot * WORDS + HEAD] >> 32
 
+    def local_fill(self, entry: bytes) -> int | None:
+        """Slot of an entry that fills from this node's own tiers."""
+        slot = self.filling.get(entry)
+        return slot if slot is not None and self.origins[slot].is_local else None
+
     def entry(self, slot: int) -> EntryId:
         return EntryId(self.keys[slot])
 

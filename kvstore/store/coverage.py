@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -31,15 +31,19 @@ class Covered(NamedTuple):
         )
 
 
+Place = Callable[[bytes], int | None]
+"""Slot of an entry, if it lies there."""
+
+
 class Finder:
-    """Finds blocks among `places`, maps from entry to slot; the first that knows an entry wins."""
+    """Finds blocks among `places`; the first that knows an entry wins."""
 
     def __init__(
         self,
         catalog: Catalog,
         namespace: OpenNamespace,
         coverage: Sequence[bytes],
-        places: Sequence[Mapping[bytes, int]],
+        places: Sequence[Place],
     ) -> None:
         self._catalog = catalog
         self._namespace = namespace
@@ -89,7 +93,7 @@ class Finder:
 
     def _slot(self, entry: bytes) -> int | None:
         for place in self._places:
-            slot = place.get(entry)
+            slot = place(entry)
             if slot is not None:
                 return slot
         return None

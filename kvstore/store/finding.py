@@ -61,13 +61,15 @@ class StoreFinding(StoreParts):
         pin_s: float | None,
         pending: bool,
         now: float,
+        local_only: bool = False,
     ) -> BlocksFound:
         """Longest prefix of `keys` whose stored shards cover `coverage`, no longer than what the
-        client may pin; see `lookup` for pins, of which one block must fit. Entries that fill count;
-        `pending` also counts what clients still write."""
+        client may pin; see `lookup` for pins, of which one block must fit. Entries that fill count,
+        with `local_only` those from this node's disk; `pending` also counts what clients still
+        write."""
         check_chain(keys, coverage)
         requester = self._owners.get(owner)
-        found = self._finder(namespace, coverage, pending).prefix(keys)
+        found = self._finder(namespace, coverage, pending, local_only).prefix(keys)
         ticket = b""
         if pin_s is not None and found.slots:
             room = self._pins.room(requester, found.slots)
@@ -80,10 +82,17 @@ class StoreFinding(StoreParts):
         ways = transports(self._catalog, found.blocks)
         return BlocksFound(found.blocks, found.shards, checksums, ticket, ways)
 
-    def covers(self, namespace: int, keys: Sequence[BlockKey], coverage: Sequence[Shard]) -> bool:
-        """Whether every block is committed or filling."""
+    def covers(
+        self,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        coverage: Sequence[Shard],
+        *,
+        local_only: bool = False,
+    ) -> bool:
+        """Whether every block is committed or filling, see `lookup_blocks`."""
         check_chain(keys, coverage)
-        finder = self._finder(namespace, coverage, False)
+        finder = self._finder(namespace, coverage, False, local_only)
         return all(finder.block(key) is not None for key in keys)
 
     def touch_blocks(
@@ -123,13 +132,22 @@ class StoreFinding(StoreParts):
         check_keys([key])
         return self._reservations.arrivals.watch(key, callback)
 
-    def _finder(self, namespace: int, coverage: Sequence[Shard], pending: bool) -> Finder:
+    def _finder(
+        self,
+        namespace: int,
+        coverage: Sequence[Shard],
+        pending: bool,
+        local_only: bool = False,
+    ) -> Finder:
         catalog, opened = self._catalog, self._namespaces.get(namespace)
         wanted = [shard.pack() for shard in coverage]
         for shard in wanted:
             opened.geometry(shard)
-        places = [catalog.committed, catalog.filling]
-        return Finder(catalog, opened, wanted, [*places, catalog.pending] if pending else places)
+        filling = catalog.local_fill if local_only else catalog.filling.get
+        places = [catalog.committed.get, filling]
+        if pending:
+            places.append(catalog.pending.get)
+        return Finder(catalog, opened, wanted, places)
 
     def is_pinned(self, slot: int, generation: int) -> bool:
         """Whether anybody holds that entry; False when it is gone."""

@@ -24,6 +24,8 @@ FILL_OWNER: OwnerId = 0
 """The store's own: fills are reserved by it. Connections are numbered from 1 on."""
 LOCAL_TRANSPORT = "shm"
 """How a client on this machine gets what lies in this node's DRAM."""
+REMOTE_TRANSPORT = "tcp"
+"""How it comes from another node's store."""
 
 MAX_POOL_ENTRIES = (1 << 32) - 2
 MAX_SEGMENTS = 1 << 16
@@ -115,6 +117,11 @@ class Origin(NamedTuple):
 
     tier: Tier
     transport: str  # "file", "tcp", …
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this node has it all, and waits for nobody."""
+        return self.transport != REMOTE_TRANSPORT
 
 
 class BlocksFound(NamedTuple):

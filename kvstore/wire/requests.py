@@ -98,10 +98,12 @@ class Lookup(Message, frozen=True, tag=9):
 class LookupBlocks(Message, frozen=True, tag=10):
     """Longest prefix of `keys` whose blocks cover `coverage`, in this node's tiers and, unless
     `local_only`, in other nodes' too: what does not lie in DRAM is brought there, and counts as
-    soon as its place is reserved. `pending` also counts reservations that a client still writes
-    (for layer streams). `wait_s`: how long the answer may wait for the first key to appear.
-    `timeout_s`: what disk and other nodes have not said within it does not count (None: as long as
-    the daemon thinks right). Answer: BlocksReply."""
+    soon as its place is reserved. With `local_only` that holds for what comes from this node's
+    disk: stores that offered each other what they are still being sent could wait for each other.
+    `pending` also counts reservations that a client still writes (for layer streams). `wait_s`: how
+    long the answer may wait for the first key to appear. `timeout_s`: what disk and other nodes
+    have not said within it does not count (None: as long as the daemon thinks right). Answer:
+    BlocksReply."""
 
     namespace: int
     keys: bytes

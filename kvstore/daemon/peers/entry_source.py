@@ -13,7 +13,7 @@ from ... import wire
 from ...errors import StoreError
 from ...index import PrefixIndex
 from ...keys import EntryId
-from ...store import FILL_OWNER, Origin
+from ...store import FILL_OWNER, REMOTE_TRANSPORT, Origin
 from ...types import ReserveStatus, Tier
 from ..sources import EntriesWanted, Then
 from .fences import Fences
@@ -23,7 +23,6 @@ from .news import PinnedSource
 from .offers import WHOLE, RemoteString, read_strings
 from .pins import PIN_SECONDS, PeerPins
 from .plan import FillPlan, Piece
-from .reserving import TRANSPORT
 from .roster import Neighbour, Roster
 from .tasks import TaskGroup
 
@@ -164,7 +163,7 @@ class PeerEntrySource:
             FILL_OWNER,
             [entry],
             [length],
-            origin=Origin(Tier.DRAM, TRANSPORT),
+            origin=Origin(Tier.DRAM, REMOTE_TRANSPORT),
             ends_at=None if lifetime is None else asked_at + lifetime,
             now=time.monotonic(),
         )

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from ...keys import BlockKey, Namespace
 from ...layout import Shard
-from ...store import FILL_OWNER, Origin, Store
+from ...store import FILL_OWNER, REMOTE_TRANSPORT, Origin, Store
 from ...types import ReserveStatus, Tier
 from .plan import Piece
-
-TRANSPORT = "tcp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ def reserve_pieces(store: Store, spec: FillSpec) -> tuple[list[Piece], bool]:
         spec.keys,
         spec.parents,
         spec.shards,
-        origin=Origin(spec.tier, TRANSPORT),
+        origin=Origin(spec.tier, REMOTE_TRANSPORT),
         request_scoped=spec.request_scoped_s is not None,
         ttl_s=spec.request_scoped_s,
         now=time.monotonic(),

@@ -72,7 +72,10 @@ class _Lookup:
         """Nobody need be asked, and there is nothing to wait for."""
         if not self._sources and not self._message.wait_s:
             return True
-        return self._peer.store.covers(self._message.namespace, self._keys, self._coverage)
+        message = self._message
+        return self._peer.store.covers(
+            message.namespace, self._keys, self._coverage, local_only=message.local_only
+        )
 
     def find(self) -> wire.BlocksReply:
         message = self._message
@@ -84,6 +87,7 @@ class _Lookup:
             pin_s=message.pin_s,
             pending=message.pending,
             now=self._peer.clock(),
+            local_only=message.local_only,
         )
         if self._peer.tiering is not None:
             self._peer.tiering.touch(

@@ -9,7 +9,7 @@ import pytest
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.events import KvEvent
 from moontide.kvstore.keys import BlockKey, string_entry_id
-from moontide.kvstore.store import FILL_OWNER, Origin, ReserveResult
+from moontide.kvstore.store import FILL_OWNER, REMOTE_TRANSPORT, Origin, ReserveResult
 from moontide.kvstore.types import PutStatus, ReserveStatus, Tier
 
 from .conftest import LAYOUT, MakeNode, Node, namespace_named
@@ -26,7 +26,11 @@ def namespace(node: Node) -> int:
 
 
 def begin_fill(
-    node: Node, namespace: int, keys: Sequence[BlockKey], **options: object
+    node: Node,
+    namespace: int,
+    keys: Sequence[BlockKey],
+    origin: Origin = FROM_DISK,
+    **options: object,
 ) -> list[ReserveResult]:
     return node.store.reserve_fill(
         FILL_OWNER,
@@ -34,7 +38,7 @@ def begin_fill(
         keys,
         [b"", *keys[:-1]],
         WHOLE,
-        origin=FROM_DISK,
+        origin=origin,
         now=node.now,
         **options,  # type: ignore[arg-type]  # a test's own keywords
     )
@@ -46,6 +50,37 @@ def finish(node: Node, fills: Sequence[ReserveResult]) -> list[PutStatus]:
     slots, generations = [fill.slot for fill in fills], [fill.generation for fill in fills]
     results = node.store.commit(FILL_OWNER, slots, generations, [], node.now)
     return [result.status for result in results]
+
+
+def test_what_comes_from_another_node_is_no_answer_to_another_node(
+    node: Node, namespace: int, chain: Chain
+) -> None:
+    owner, keys = node.connect(), chain(4)
+    node.put_blocks(owner, namespace, keys[:1], WHOLE)
+    begin_fill(node, namespace, keys[1:2])
+    begin_fill(node, namespace, keys[2:], origin=Origin(Tier.DRAM, REMOTE_TRANSPORT))
+    for local_only, count in ((False, 4), (True, 2)):
+        assert node.store.covers(namespace, keys, WHOLE, local_only=local_only) is (count == 4)
+        assert node.store.covers(namespace, keys[:2], WHOLE, local_only=local_only)
+        for pending in (False, True):
+            found = node.store.lookup_blocks(
+                owner,
+                namespace,
+                keys,
+                WHOLE,
+                pin_s=None,
+                pending=pending,
+                now=node.now,
+                local_only=local_only,
+            )
+            assert len(found.blocks) == count
+    node.store.reserve_blocks(
+        owner, namespace, keys[2:3], keys[1], WHOLE, shared_memory=False, now=node.now
+    )
+    found = node.store.lookup_blocks(
+        owner, namespace, keys, WHOLE, pin_s=None, pending=True, now=node.now, local_only=True
+    )
+    assert len(found.blocks) == 3  # a client here writes it, too
 
 
 def events_of(node: Node) -> list[KvEvent]:

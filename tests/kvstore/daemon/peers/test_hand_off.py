@@ -27,10 +27,14 @@ REQUEST = BlockKey(b"request-block-01")
 
 
 def fetched(
-    kv: BlockStore, tokens: range, source: str, request_block: BlockKey | None = None
+    kv: BlockStore,
+    tokens: range,
+    source: str,
+    request_block: BlockKey | None = None,
+    deadline_s: float = SECONDS,
 ) -> JobResult:
     job = kv.submit_fetch(
-        tokens, source=source, request_block=request_block, pin_s=SECONDS, deadline_s=SECONDS
+        tokens, source=source, request_block=request_block, pin_s=SECONDS, deadline_s=deadline_s
     )
     return result_of(kv, job)
 
@@ -96,6 +100,44 @@ def test_within_one_store_nothing_is_copied(
         for layer in range(4):
             writer.layer(layer, content[layer])
     first.release(result.hit.ticket)
+
+
+def test_r17_two_stores_that_wait_for_the_same_blocks_do_not_hold_each_other(
+    nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
+) -> None:
+    """One prompt at two pairs of workers, crosswise, and both prefill workers are lost."""
+    tokens = next(PROMPTS)
+    tickets = []
+    for kv, source in zip(stores, reversed(nodes), strict=True):
+        result = fetched(kv, tokens, source.instance, deadline_s=60.0)
+        assert result.hit is not None
+        tickets.append(result.hit.ticket)
+    deadline = time.monotonic() + 0.3
+    with client_of(nodes[0]) as client:
+        while time.monotonic() < deadline and client.stats()["tickets"] == 1:
+            time.sleep(0.01)  # as long as it would take them to pin each other's
+    for kv, ticket in zip(stores, tickets, strict=True):
+        kv.release(ticket)  # the fixture waits until nothing is left
+
+
+def test_layers_arrive_while_their_store_waits_for_the_same_blocks(
+    nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
+) -> None:
+    tokens, (first, second) = next(PROMPTS), stores
+    crosswise = fetched(first, tokens, nodes[1].instance)
+    result = fetched(second, tokens, nodes[0].instance)
+    assert crosswise.hit is not None
+    assert result.hit is not None
+    content = layers_of(first, first.keys(tokens))
+    with first.writer(tokens, timeout_s=SECONDS) as writer:
+        for layer in range(4):
+            writer.layer(layer, content[layer])
+            buffers = buffers_for(second, [layer], 6)
+            job = second.submit_load(result.hit.ticket, [layer], buffers, deadline_s=SECONDS)
+            assert result_of(second, job).status is JobStatus.DONE
+            assert buffers[0] == content[layer]
+    first.release(crosswise.hit.ticket)
+    second.release(result.hit.ticket)
 
 
 def test_an_unknown_source_is_refused_by_name(stores: tuple[BlockStore, BlockStore]) -> None:
