@@ -73,6 +73,11 @@ class Altering(Tap):
         return value
 
 
+def _wake_and_close(eventfd: int) -> None:
+    os.eventfd_write(eventfd, 1)
+    os.close(eventfd)
+
+
 class Delaying(Altering):
     """Gives the chosen results `seconds` late."""
 
@@ -82,9 +87,10 @@ class Delaying(Altering):
         self.held: list[tuple[float, JobResult]] = []
 
     def _hold(self, result: JobResult) -> None:
-        """The results wake the engine like any other."""
+        """The results wake the engine like any other. The store may be closed by then, so the
+        descriptor is one of our own."""
         self.held.append((time.monotonic() + self.seconds, result))
-        waker = threading.Timer(self.seconds, os.eventfd_write, (self._kv.fileno(), 1))
+        waker = threading.Timer(self.seconds, _wake_and_close, (os.dup(self._kv.fileno()),))
         waker.daemon = True
         waker.start()
 
