@@ -2,6 +2,7 @@
 #   PYTHON=python3.12     which interpreter makes the venv (3.11 or newer)
 #   PIP_ARGS='…'          passed to every pip install, e.g. an --extra-index-url with another torch build
 #   PYTEST_ARGS='…'       passed to pytest
+#   TEST_WORKERS=4        processes that run test files side by side
 #   DEMO_ARGS='…'         passed to moontide demo, e.g. --json demo.json
 #   BENCH_ARGS='…'        passed to moontide bench serve, e.g. --pairs 5
 #   UP_ARGS='…'           passed to moontide up, e.g. --dram 4GiB
@@ -9,6 +10,7 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 2
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 UP_ARGS ?=
@@ -61,7 +63,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.dev
-	$(BIN)/pytest -m 'not soak and not gpu' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not soak and not gpu' -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test: lint types tests
 
