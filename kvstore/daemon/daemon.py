@@ -170,7 +170,13 @@ class StoreDaemon:
         address = settings.transfer_listen or HostPort(settings.listen.host, 0)
         listener = stack.enter_context(bind_listener(address))
         self._transfer = str(bound_address(listener))
-        return Peers(self._store, self._membership, token=self._token, listener=listener)
+        return Peers(
+            self._store,
+            self._membership,
+            token=self._token,
+            listener=listener,
+            copies=settings.remote_copies,
+        )
 
     def _make_data_server(self) -> DataServer:
         settings, loop = self._settings, asyncio.get_running_loop()

@@ -44,6 +44,13 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             "cluster of several processes); none: a free port on the host of --listen"
         ),
     ] = None
+    remote_copies: Annotated[
+        Literal["keep", "drop"],
+        Meta(
+            description="Blocks read from other nodes stay here as replicas, or end with their "
+            "readers, which leaves more of the pool to what is computed here"
+        ),
+    ] = "keep"
     admin: Annotated[HostPort, Meta(description="Admin REST and metrics")] = DEFAULT_ADMIN
     dram: Annotated[Size, Meta(description="Size of the DRAM tier, taken at start")] = Size(1 << 30)
     nvme: Annotated[
@@ -125,6 +132,11 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 f"transfer_listen is {self.transfer_listen}, without effect as transports is "
                 f"{','.join(self.transports)} and cluster {self.cluster}: peers need tcp and "
                 "file:DIRECTORY; else drop --transfer-listen"
+            )
+        if self.remote_copies == "drop" and not self.has_peers:
+            raise InvalidRequest(
+                "remote_copies is drop, without effect without peers: they need tcp in "
+                "--transports and --cluster file:DIRECTORY; else leave --remote-copies out"
             )
         if self.cluster != "memory":
             self._check_told_addresses()

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Literal
 
 from ...errors import StoreError
 from ...index import PrefixIndex
@@ -31,14 +32,26 @@ ASK_SECONDS = 0.5
 MAX_PEERS = 3
 """Asked for one lookup, one after another."""
 FILL_SECONDS = 10.0
+COPY_SECONDS = 30.0
+"""How long a copy that is not kept waits for its readers; it ends with the last of them."""
+
+RemoteCopies = Literal["keep", "drop"]
+"""What becomes of a block read from a peer: a replica here, or gone with its readers."""
 
 
 class PeerBlockSource:
     """Asks peers by what the index says of them; see `BlockSource`."""
 
     def __init__(
-        self, tools: FillTools, roster: Roster, index: PrefixIndex, tasks: TaskGroup
+        self,
+        tools: FillTools,
+        roster: Roster,
+        index: PrefixIndex,
+        tasks: TaskGroup,
+        *,
+        copies: RemoteCopies,
     ) -> None:
+        self._copy_seconds = COPY_SECONDS if copies == "drop" else None
         self._tools = tools
         self._roster = roster
         self._index = index
@@ -125,6 +138,7 @@ class PeerBlockSource:
                 parents=[search.parents[key] for key, _ in blocks],
                 shards=shards,
                 tier=tier,
+                request_scoped_s=self._copy_seconds,
             )
             reserved, has_room = reserve_pieces(self._tools.store, spec)
             entries: dict[tuple[bytes, Shard], RemoteEntry] = {

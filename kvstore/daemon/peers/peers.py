@@ -16,7 +16,7 @@ from ...membership import Membership
 from ...store import Store
 from ..counters import TransportCounters
 from ..sources import BlockSource, EntryChanges, EntrySource, HandOffSource
-from .block_source import PeerBlockSource
+from .block_source import PeerBlockSource, RemoteCopies
 from .changes import StringChanges
 from .connection import LinkIdentity
 from .entry_source import PeerEntrySource
@@ -53,8 +53,15 @@ class Peers:
     over the listener; close it before the store."""
 
     def __init__(
-        self, store: Store, membership: Membership, *, token: str, listener: socket.socket
+        self,
+        store: Store,
+        membership: Membership,
+        *,
+        token: str,
+        listener: socket.socket,
+        copies: RemoteCopies,
     ) -> None:
+        self._copies = copies
         self._store = store
         self._membership = membership
         self._token = token
@@ -87,7 +94,9 @@ class Peers:
             session=self._session,
         )
         tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters)
-        self.blocks: BlockSource = PeerBlockSource(tools, self._roster, self._index, self._tasks)
+        self.blocks: BlockSource = PeerBlockSource(
+            tools, self._roster, self._index, self._tasks, copies=self._copies
+        )
         self._strings = PeerEntrySource(tools, self._roster, self._index, self._tasks, self._fences)
         self.entries: EntrySource = self._strings
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)

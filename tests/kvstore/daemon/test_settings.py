@@ -20,6 +20,7 @@ from moontide.kvstore.service import HostPort, Size
         ({"transports": ("shm", "rdma")}, r"rdma"),
         ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
         ({"transfer_listen": HostPort("::1", 1)}, r"transfer_listen is \[::1\]:1.*cluster memory"),
+        ({"remote_copies": "drop"}, r"remote_copies is drop, without effect"),
         ({"cluster": "file:/c", "listen": HostPort("0.0.0.0", 7420)}, r"listen is 0.0.0.0:7420"),
         (
             {"cluster": "file:/c", "transfer_listen": HostPort("::", 1)},

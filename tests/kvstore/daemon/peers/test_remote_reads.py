@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from moontide.kvstore import BlockStore, Shard, Tier
 
-from ....store_process import StoreProcess
+from ....store_process import StartStore, StoreProcess, start_nodes
 from ...client.helpers import (
     NAMESPACE,
     check_prompt,
@@ -117,3 +118,19 @@ def test_lookups_at_once_share_one_fill(
 def _indexed(kv: BlockStore, tokens: range) -> bool:
     """Whether the peers' events have told of the first block: bring only that one."""
     return kv.lookup(tokens[:17]).num_tokens == 16
+
+
+def test_copies_that_are_not_to_be_kept_end_with_their_readers(
+    store_daemon: StartStore, tmp_path: Path
+) -> None:
+    tokens = next(PROMPTS)
+    nodes = start_nodes(store_daemon, tmp_path, 2, "--remote-copies", "drop")
+    with client_of(nodes[0]) as here, client_of(nodes[1]) as there:
+        with here.kv(NAMESPACE) as first, there.kv(NAMESPACE) as second:
+            write_prompt(first, tokens)
+            wait_for_hit(second, tokens)
+            for _ in range(2):
+                assert check_prompt(second, tokens) == 96
+                wait_until(lambda: there.stats()["request_scoped"] == 0)
+        assert there.stats()["tiers"]["dram"]["entries"] == 0
+        assert here.stats()["tiers"]["dram"]["entries"] == 6
