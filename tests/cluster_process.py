@@ -117,11 +117,11 @@ class RunningCluster:
         return [w["id"] for w in known if w["role"] == role and w["open_requests"]]
 
     def metric(self, name: str) -> float:
-        """Of the Conductor, without labels."""
+        """Of the Conductor, all labels together."""
         with self._exchange("GET", f"{self.conductor}/metrics", None, {}) as response:
             lines = response.read().decode().splitlines()
-        [value] = [line.split()[1] for line in lines if line.split()[0] == name]
-        return float(value)
+        samples = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+        return sum(float(value) for sample, value in samples if sample.partition("{")[0] == name)
 
     def pid(self, name: str) -> int:
         """Of a node, of a worker, or of `conductor`."""

@@ -37,11 +37,11 @@ def started(folder: Path, model: Path) -> ClusterProcess:
 
 @contextlib.contextmanager
 def killed_decode_worker(cluster: RunningCluster, rng: random.Random) -> Iterator[None]:
-    """One that decodes: what it was at goes on elsewhere."""
-    resumes = cluster.metric("moontide_conductor_resumes_total")
+    """One that decodes, or will: what it was at goes on elsewhere."""
+    failures = cluster.metric("moontide_conductor_worker_failures_total")
     cluster.kill(rng.choice(cluster.busy_workers("decode")))
     yield
-    assert cluster.metric("moontide_conductor_resumes_total") > resumes
+    assert cluster.metric("moontide_conductor_worker_failures_total") > failures
 
 
 @contextlib.contextmanager
