@@ -111,17 +111,12 @@ class RunningCluster:
     def workers(self, role: str | None = None) -> list[str]:
         return [w["id"] for w in self.state["workers"] if role in (None, w["role"])]
 
-    def busy_workers(self, role: str) -> list[str]:
-        """Those that requests are at, as the Conductor knows."""
-        known = self.ask("GET", f"{self.conductor}/v1/cluster")["workers"]
-        return [w["id"] for w in known if w["role"] == role and w["open_requests"]]
-
     def metric(self, name: str) -> float:
-        """Of the Conductor, all labels together."""
+        """Of the Conductor, without labels."""
         with self._exchange("GET", f"{self.conductor}/metrics", None, {}) as response:
             lines = response.read().decode().splitlines()
-        samples = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
-        return sum(float(value) for sample, value in samples if sample.partition("{")[0] == name)
+        [value] = [line.split()[1] for line in lines if line.split()[0] == name]
+        return float(value)
 
     def pid(self, name: str) -> int:
         """Of a node, of a worker, or of `conductor`."""
@@ -321,7 +316,7 @@ def clean_environment() -> dict[str, str]:
 
 class Stream:
     """Tokens of a running answer as they come; `answer` once it has ended. Raises Refused, with the
-    tokens before it, and OSError."""
+    tokens before it, and OSError. `worker` decoded the first of them."""
 
     def __init__(
         self,
@@ -349,13 +344,13 @@ class Stream:
         self._finish_reason: str | None = None
         self._usage: Any = None
         self._evidence: Any = None
-        self._worker = ""
+        self.worker = ""
 
     def __iter__(self) -> Iterator[list[int]]:
         """Each chunk's tokens."""
         url = f"{self._cluster.conductor}/v1/completions"
         with self._cluster._exchange("POST", url, self._body, self._headers) as response:
-            self._worker = response.headers.get(WORKER_HEADER, "")
+            self.worker = response.headers.get(WORKER_HEADER, "")
             for line in response:
                 data = line.removeprefix(b"data: ").strip()
                 if data == b"[DONE]":
@@ -384,7 +379,7 @@ class Stream:
             self._finish_reason,
             self._usage,
             self._evidence,
-            self._worker,
+            self.worker,
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..cluster_process import MOONTIDE, SMALL, STOP_SECONDS, RunningCluster, clean_environment
 from .networks import HERE, NODES, Networks, address
-from .rounds import LOST, OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, run_round
+from .rounds import LOST, OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, Load, run_round
 
 ROLES = {1: "prefill", 2: "decode"}
 DATA, ADMIN, WORKER, CONDUCTOR = 7420, 7421, 7440, 7400
@@ -121,7 +121,7 @@ def main(folder: Path, model: Path, rounds: range) -> None:
         cluster = TwoNetworks(folder, model, networks)
 
         @contextlib.contextmanager
-        def link_cut(cluster: RunningCluster, rng: random.Random) -> Iterator[None]:
+        def link_cut(cluster: RunningCluster, load: Load, rng: random.Random) -> Iterator[None]:
             networks.cut()
             try:
                 yield

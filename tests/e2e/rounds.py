@@ -32,7 +32,7 @@ class Fault:
     """Entered when some request has so many tokens, left when all requests have ended. `errors`:
     codes of those that are honest under it; elsewhere somebody is always left to answer."""
 
-    begin: Callable[[RunningCluster, random.Random], contextlib.AbstractContextManager[None]]
+    begin: Callable[[RunningCluster, Load, random.Random], contextlib.AbstractContextManager[None]]
     after_tokens: range
     errors: frozenset[str] = frozenset()
 
@@ -54,7 +54,7 @@ def run_round(cluster: RunningCluster, fault: Fault, rng: random.Random) -> None
     cluster.empty_stores()
     load = Load(cluster, prompts)
     load.await_tokens(rng.choice(fault.after_tokens))
-    with fault.begin(cluster, rng):
+    with fault.begin(cluster, load, rng):
         outcomes = load.outcomes()
     for outcome, reference in zip(outcomes, references, strict=True):
         check(outcome, reference, fault)
@@ -94,6 +94,11 @@ class Load:
         while max(len(s.tokens) for s in self._streams) < count and not self._outcomes:
             assert time.monotonic() < deadline
             time.sleep(0.002)
+
+    def decoding_workers(self) -> list[str]:
+        """Those in the middle of an answer."""
+        streams = [s for i, s in enumerate(self._streams) if s.tokens and i not in self._outcomes]
+        return sorted({stream.worker for stream in streams})
 
     def outcomes(self) -> list[Outcome]:
         for thread in self._threads:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..cluster_process import ClusterProcess, RunningCluster
-from .rounds import LOST, OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, run_round
+from .rounds import LOST, OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, Load, run_round
 
 ROUNDS = 10
 
@@ -36,16 +36,18 @@ def started(folder: Path, model: Path) -> ClusterProcess:
 
 
 @contextlib.contextmanager
-def killed_decode_worker(cluster: RunningCluster, rng: random.Random) -> Iterator[None]:
-    """One that decodes, or will: what it was at goes on elsewhere."""
-    failures = cluster.metric("moontide_conductor_worker_failures_total")
-    cluster.kill(rng.choice(cluster.busy_workers("decode")))
+def killed_decode_worker(cluster: RunningCluster, load: Load, rng: random.Random) -> Iterator[None]:
+    """In the middle of an answer: it goes on elsewhere."""
+    resumes = cluster.metric("moontide_conductor_resumes_total")
+    cluster.kill(rng.choice(load.decoding_workers()))
     yield
-    assert cluster.metric("moontide_conductor_worker_failures_total") > failures
+    assert cluster.metric("moontide_conductor_resumes_total") > resumes
 
 
 @contextlib.contextmanager
-def stopped_prefill_worker(cluster: RunningCluster, rng: random.Random) -> Iterator[None]:
+def stopped_prefill_worker(
+    cluster: RunningCluster, load: Load, rng: random.Random
+) -> Iterator[None]:
     [worker] = cluster.workers("prefill")
     cluster.signal(worker, signal.SIGSTOP)
     try:
@@ -55,7 +57,7 @@ def stopped_prefill_worker(cluster: RunningCluster, rng: random.Random) -> Itera
 
 
 @contextlib.contextmanager
-def killed_store(cluster: RunningCluster, rng: random.Random) -> Iterator[None]:
+def killed_store(cluster: RunningCluster, load: Load, rng: random.Random) -> Iterator[None]:
     """Of either node: one has the prefill worker, both have a decode worker."""
     cluster.kill(rng.choice(["node-1", "node-2"]))
     yield
