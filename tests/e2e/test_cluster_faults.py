@@ -64,7 +64,7 @@ def killed_store(cluster: RunningCluster, load: Load, rng: random.Random) -> Ite
 
 
 FAULTS = {
-    "decode_worker_killed": Fault(killed_decode_worker, range(1, OUTPUT_TOKENS // 2)),
+    "decode_worker_killed": Fault(killed_decode_worker, range(1, OUTPUT_TOKENS // 5)),
     "prefill_worker_stopped": Fault(stopped_prefill_worker, range(2), LOST),
     "store_killed": Fault(killed_store, range(OUTPUT_TOKENS)),
 }
