@@ -40,6 +40,7 @@ from .replies import (
     Reply,
     Reserved,
     RevokeSegment,
+    RunReply,
     SegmentReply,
     StatsReply,
     Welcome,
@@ -51,6 +52,7 @@ from .requests import (
     AwaitExtents,
     Clear,
     Commit,
+    CommitRun,
     Exists,
     FetchBlocks,
     Get,
@@ -59,6 +61,7 @@ from .requests import (
     Lookup,
     LookupBlocks,
     MapSegment,
+    NoteUse,
     OpenNamespace,
     PublishHbm,
     Put,
@@ -70,6 +73,7 @@ from .requests import (
     Request,
     Reserve,
     ReserveBlocks,
+    ReserveRun,
     Unpin,
     Write,
 )
@@ -84,6 +88,7 @@ __all__ = [
     "Challenge",
     "Clear",
     "Commit",
+    "CommitRun",
     "CountReply",
     "Exists",
     "ExistsReply",
@@ -106,6 +111,7 @@ __all__ = [
     "MAX_REPLICAS",
     "MapSegment",
     "NamespaceReply",
+    "NoteUse",
     "OLDEST_VERSION",
     "Ok",
     "OpenNamespace",
@@ -121,8 +127,10 @@ __all__ = [
     "Request",
     "Reserve",
     "ReserveBlocks",
+    "ReserveRun",
     "Reserved",
     "RevokeSegment",
+    "RunReply",
     "SegmentReply",
     "StatsReply",
     "Unpin",
@@ -136,7 +144,8 @@ __all__ = [
     "prove",
 ]
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
+"""2: runs, NoteUse, and header slots that tell WITHDRAWN from COMMITTED (ADR 0015)."""
 OLDEST_VERSION = 1
 MAGIC = b"MT"
 HEADER = struct.Struct("<2sBBIIQ")
@@ -160,10 +169,17 @@ class FrameHeader(NamedTuple):
     payload_bytes: int
 
 
-def encode_frame(message: Request | Reply, request_id: int, payload_bytes: int = 0) -> bytes:
-    """Header and body; the payload, if any, follows on the socket."""
+def encode_frame(
+    message: Request | Reply,
+    request_id: int,
+    payload_bytes: int = 0,
+    *,
+    version: int = WIRE_VERSION,
+) -> bytes:
+    """Header and body; the payload, if any, follows on the socket. `version` is what the
+    connection agreed on."""
     body = _ENCODER.encode(message)
-    return HEADER.pack(MAGIC, WIRE_VERSION, 0, request_id, len(body), payload_bytes) + body
+    return HEADER.pack(MAGIC, version, 0, request_id, len(body), payload_bytes) + body
 
 
 def prove(token: bytes, nonce: bytes, client: str) -> bytes:

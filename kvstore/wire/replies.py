@@ -25,6 +25,7 @@ class Welcome(Message, frozen=True, tag=65):
     slot_table_bytes: int
     inline_bytes: int  # puts up to this size go through the socket
     max_entry_bytes: int
+    run_bytes: int = 0  # runs a client should ask for (ReserveRun); 0: it may have none
 
 
 class Ok(Message, frozen=True, tag=66):
@@ -120,6 +121,16 @@ class RevokeSegment(Message, frozen=True, tag=78):
     segment: int
 
 
+class RunReply(Message, frozen=True, tag=80):
+    """One element an entry; slot and generation are 0 unless it was STORED: then they are where it
+    lies. `reason`: the first there is stands for all."""
+
+    statuses: bytes  # PutStatus, u8 each
+    slots: bytes  # u32 LE each
+    generations: bytes  # u32 LE each
+    reason: str = ""
+
+
 Reply = (
     Challenge
     | Welcome
@@ -137,4 +148,5 @@ Reply = (
     | StatsReply
     | RevokeSegment
     | ExtentsReply
+    | RunReply
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from .message import Message
 
 
@@ -250,6 +252,43 @@ class FetchBlocks(Message, frozen=True, tag=26):
     num_request_scoped: int = 0
 
 
+class ReserveRun(Message, frozen=True, tag=27):
+    """Since version 2. A stretch of a segment granted to this client, from which it cuts string
+    entries itself (CommitRun). Ends like any reservation: Abort, or its connection. Answer:
+    Reserved, with one result; FULL when no segment can be granted: then Reserve or Put."""
+
+    num_bytes: int
+
+
+class CommitRun(Message, frozen=True, tag=28):
+    """Since version 2. Entries whose bytes lie in a run: visible with the answer. Offsets are from
+    the run's start, ascending, aligned as sizes ask (4 KiB from 4 KiB on, else 64 bytes), and
+    behind all that was committed from this run before; what is skipped is free again. Answer:
+    RunReply."""
+
+    slot: int  # of the run
+    generation: int
+    entries: list[bytes]
+    offsets: bytes  # u64 LE each
+    sizes: bytes  # u64 LE each
+    checksums: bytes  # u64 LE each: xxh3-64; 0 where the producer made none
+    if_exists: Literal["keep", "replace", "error"] = "keep"
+    ttl_s: float | None = None
+    soft_pin: bool = False
+    replicas: int = 1
+
+
+class NoteUse(Message, frozen=True, tag=29):
+    """Since version 2; never answered. What this client has read without asking (touched and
+    counted like a lookup's hits; generations that are gone are skipped), and tickets of which it
+    releases the pins (see Unpin)."""
+
+    slots: bytes  # u32 LE each
+    generations: bytes  # u32 LE each
+    read_bytes: int = 0
+    tickets: list[bytes] = msgspec.field(default_factory=list)
+
+
 Request = (
     Hello
     | Put
@@ -277,4 +316,7 @@ Request = (
     | GetStats
     | AwaitExtents
     | FetchBlocks
+    | ReserveRun
+    | CommitRun
+    | NoteUse
 )

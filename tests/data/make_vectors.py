@@ -209,8 +209,15 @@ def messages() -> list[wire.Request | wire.Reply]:
         wire.GetStats(),
         wire.AwaitExtents([7, 8], [3, 4], 29, 0.25),
         wire.FetchBlocks(2, key * 2, [shard], "node/1/" + "ef" * 16, 10.0, 30.0, 1),
+        wire.ReserveRun(8 << 20),
+        wire.CommitRun(
+            7, 3, [one], bytes(8), bytes([3, *bytes(7)]), bytes(range(8)), "replace", 1.5, True, 2
+        ),
+        wire.NoteUse(bytes([7, 0, 0, 0]), bytes([3, 0, 0, 0]), 3, [key]),
         wire.Challenge(bytes(32)),
-        wire.Welcome(1, "node/1/" + "cd" * 16, "boot", 1, True, [64 << 20], 4096, 65536, 1 << 26),
+        wire.Welcome(
+            1, "node/1/" + "cd" * 16, "boot", 1, True, [64 << 20], 4096, 65536, 1 << 26, 1 << 23
+        ),
         wire.Ok(),
         wire.Failure("invalid_request", "no"),
         wire.PutReply([(0, ""), (2, "full")]),
@@ -225,6 +232,7 @@ def messages() -> list[wire.Request | wire.Reply]:
         wire.StatsReply(b"{}"),
         wire.RevokeSegment(3),
         wire.ExtentsReply(b"\x01\x00", bytes(range(16))),
+        wire.RunReply(b"\x00\x02", bytes(8), bytes(8), "full"),
     ]
 
 

@@ -41,11 +41,11 @@ def test_golden_frames(case: dict[str, Any]) -> None:
         "<2sBBIIQ", frame[:20]
     )
     body = frame[20:]
-    assert (magic, version, flags, request_id) == (b"MT", 1, 0, 0x01020304)
+    assert (magic, version, flags, request_id) == (b"MT", 2, 0, 0x01020304)
     assert (body_bytes, payload_bytes) == (len(body), 5)
     assert plain(msgspec.msgpack.decode(body)) == case["body"]
     header = wire.decode_header(frame)
-    assert header == (1, 0x01020304, len(body), 5)
+    assert header == (2, 0x01020304, len(body), 5)
     message = decode(case["message"], body)
     assert type(message).__name__ == case["message"]
     assert wire.encode_frame(message, 0x01020304, 5) == frame
