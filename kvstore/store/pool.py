@@ -18,7 +18,7 @@ from moontide.transfer import Segment
 from moontide.transfer.types import Instance
 
 from .allocator import OffsetAllocator
-from .eviction import SlruPolicy
+from .eviction import EvictionPolicy
 from .types import PoolSettings
 
 RESERVE_RATIO = 1 / 8
@@ -62,7 +62,7 @@ class Arena:
 
     __slots__ = ("client", "policy", "segments", "writable")
 
-    def __init__(self, client: Instance | None, policy: SlruPolicy) -> None:
+    def __init__(self, client: Instance | None, policy: EvictionPolicy) -> None:
         self.client = client
         self.policy = policy
         self.writable = client is not None
@@ -82,7 +82,7 @@ class Arena:
 class Pool:
     """Raises SegmentUnavailable when the tier cannot be had whole."""
 
-    def __init__(self, settings: PoolSettings, new_policy: Callable[[], SlruPolicy]) -> None:
+    def __init__(self, settings: PoolSettings, new_policy: Callable[[], EvictionPolicy]) -> None:
         self.settings = settings
         self._new_policy = new_policy
         self.segments: list[PoolSegment] = []
