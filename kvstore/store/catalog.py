@@ -7,6 +7,7 @@ No Python object is kept for an entry besides its key and its number: the header
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ class Catalog:
         self.table = SlotTable(max_entries)
         self.words = self.table.words
         self.committed: dict[bytes, int] = {}
+        self.retired: set[int] = set()  # editions of namespaces whose floor was raised since
         self.pending: dict[bytes, int] = {}  # blocks that clients still write, first reservation
         self.filling: dict[bytes, int] = {}  # entries that come from another tier or node
         self.origins: dict[int, Origin] = {}  # of fills
@@ -57,6 +59,14 @@ class Catalog:
 
     def close(self) -> None:
         self.table.close()
+
+    @property
+    def visible(self) -> Mapping[bytes, int]:
+        """`committed` without what a raised floor hides. Costs nothing while none does."""
+        return _Unretired(self) if self.retired else self.committed
+
+    def is_retired(self, slot: int) -> bool:
+        return self.namespaces[slot] in self.retired
 
     def take_slot(self) -> int:
         """A free slot, or NO_SLOT."""
@@ -128,3 +138,24 @@ class Catalog:
             else:
                 del column[num_slots:]
         self.keys.resize(num_slots, refcheck=False)
+
+
+class _Unretired(Mapping[bytes, int]):
+    """What is committed and carries no retired edition."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._committed = catalog.committed
+        self._namespaces = catalog.namespaces
+        self._retired = catalog.retired
+
+    def __getitem__(self, entry: bytes) -> int:
+        slot = self._committed[entry]
+        if self._namespaces[slot] in self._retired:
+            raise KeyError(entry)
+        return slot
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (entry for entry in self._committed if entry in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -33,7 +33,7 @@ def clear(
         opened = None if strings_only else namespaces.find(namespace or b"")
         if opened is None and not strings_only:
             return 0
-        number = opened.number if opened else STRINGS
+        number = opened.edition if opened else STRINGS
     reservations.doom_fills(
         [
             entry

@@ -36,7 +36,8 @@ Place = Callable[[bytes], int | None]
 
 
 class Finder:
-    """Finds blocks among `places`; the first that knows an entry wins."""
+    """Finds blocks among `places`; the first that knows an entry wins. What carries another
+    namespace's number, or an edition of this one that is over, is none of its blocks."""
 
     def __init__(
         self,
@@ -92,9 +93,10 @@ class Finder:
         return {shard: slot for shard, slot in slots.items() if slot is not None}
 
     def _slot(self, entry: bytes) -> int | None:
+        namespaces, edition = self._catalog.namespaces, self._namespace.edition
         for place in self._places:
             slot = place(entry)
-            if slot is not None:
+            if slot is not None and namespaces[slot] == edition:
                 return slot
         return None
 

@@ -75,6 +75,7 @@ class StoreDemoting(StoreParts):
         if (
             catalog.find(slot, generation) is not SlotState.COMMITTED
             or catalog.flags[slot] & (DEAD | VOLATILE | FLUSHED)
+            or catalog.is_retired(slot)
             or slot in self._entries.held
         ):
             return None

@@ -47,6 +47,7 @@ class DropReason(enum.Enum):
     REPLACED = "replaced by a newer value"
     CORRUPT = "its bytes did not match their checksum"
     USED = "the request it was kept for has read it"
+    INVALIDATED = "the floor of its namespace was raised"
 
 
 class Entries:
@@ -237,6 +238,11 @@ class Entries:
         for namespace, entries in by_namespace.items():
             self.announce("removed", namespace, entries)
 
+    def drop_silently(self, slots: Sequence[int], reason: DropReason) -> None:
+        """Like `drop`, of what an event has told of already."""
+        self._remember(slots, reason)
+        self.withdraw_many(slots)
+
     def evict(self, slots: Sequence[int]) -> None:
         """Like `drop`, for victims: announced together by `announce_evictions`, or before the next
         event."""
@@ -354,10 +360,15 @@ class Entries:
         self.announce_evictions()
         self._publish(kind, namespace, entries, parent)
 
-    def announce_cleared(self) -> None:
-        """Everything in this tier is gone."""
+    def announce_cleared(self, namespace: int = STRINGS) -> None:
+        """Everything in this tier is gone; with a `namespace`, all blocks of that."""
         self.announce_evictions()
-        self._events.publish("cleared", instance=self._instance, tier=Tier.DRAM)
+        self._events.publish(
+            "cleared",
+            instance=self._instance,
+            tier=Tier.DRAM,
+            namespace=self._namespace_digest(namespace),
+        )
 
     def announce_evictions(self) -> None:
         evicted, self._evicted = self._evicted, {}
@@ -409,4 +420,5 @@ class Entries:
                 catalog.keys[slots[numbers == number]].tolist(),
             )
             for number in np.unique(numbers).tolist()
+            if number not in catalog.retired
         ]

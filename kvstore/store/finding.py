@@ -40,7 +40,7 @@ class StoreFinding(StoreParts):
         self, entries: Sequence[EntryId], pin: Callable[[list[int]], bytes], now: float
     ) -> tuple[list[Located | None], bytes]:
         self._entries.expire_among(entries, now)
-        committed, counters = self._catalog.committed, self._counters
+        committed, counters = self._catalog.visible, self._counters
         slots = [committed.get(entry) for entry in entries]
         hits = [slot for slot in slots if slot is not None]
         ticket = pin(hits) if hits else b""
@@ -156,7 +156,7 @@ class StoreFinding(StoreParts):
 
     def exists(self, entries: Sequence[EntryId], now: float) -> list[bool]:
         self._entries.expire_among(entries, now)
-        committed = self._catalog.committed
+        committed = self._catalog.visible
         return [entry in committed for entry in entries]
 
     def lifetimes(self, entries: Sequence[EntryId], now: float) -> list[float | None]:

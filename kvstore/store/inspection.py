@@ -86,6 +86,8 @@ class Inspection:
     def explain(self, entry: EntryId) -> Explanation:
         catalog, text = self._catalog, key_text(entry)
         slot = catalog.committed.get(entry)
+        if slot is not None and catalog.is_retired(slot):
+            return Explanation(text, "dropped", DropReason.INVALIDATED.value)
         if slot is not None:
             return Explanation(
                 text, "committed", f"in dram, segment {self._entries.segment_of(slot)}"
@@ -162,12 +164,14 @@ class Inspection:
         if not digest:
             return STRINGS
         opened = self._namespaces.find(digest)
-        return -1 if opened is None else opened.number
+        return -1 if opened is None else opened.edition
 
     def _is_committed(self, slot: int) -> bool:
-        """And still found under its key, and no request's own."""
+        """And still found under its key, of a living edition, and no request's own."""
         head = self._catalog.words[slot * WORDS + HEAD]
         if head & 0xFF != SlotState.COMMITTED or slot in self._catalog.request_scoped:
+            return False
+        if self._catalog.is_retired(slot):
             return False
         return self._catalog.committed.get(self._catalog.keys[slot]) == slot
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import InvalidRequest, OutOfSpace
@@ -9,6 +10,8 @@ from ..keys import Namespace, shard_of
 from ..layout import LayerPiece, Shard, reshard
 
 MAX_NAMESPACES = 4096
+MAX_NUMBERS = (1 << 16) - 1
+"""What the catalog's column of them can hold."""
 MAX_SHARDS = 1024
 """Different shards a namespace may be written or read in."""
 MAX_PLANS = 4096
@@ -25,10 +28,13 @@ class Geometry:
 
 
 class OpenNamespace:
-    """One namespace: its number here, its shards' geometry, how stored shards cover wanted ones."""
+    """One namespace: its number here, its shards' geometry, how stored shards cover wanted ones.
+
+    `number` is what clients know it by, for good. Entries carry its `edition`, a number that is
+    replaced when the namespace's floor is raised: what carries an older one is found no more."""
 
     def __init__(self, number: int, namespace: Namespace) -> None:
-        self.number = number
+        self.number = self.edition = number
         self.namespace = namespace
         self.digest = namespace.digest
         self.hex = namespace.digest.hex()
@@ -82,33 +88,63 @@ def _sources(
 
 
 class Namespaces:
-    """Numbers begin at 1 (0 is the string entries) and are never reused."""
+    """Numbers begin at 1 (0 is the string entries). That of a namespace is never reused; one that
+    was only an edition is, once no entry carries it."""
 
     def __init__(self) -> None:
-        self._opened: list[OpenNamespace] = []
-        self._numbers: dict[bytes, int] = {}
+        self._by_number: list[OpenNamespace] = []
+        self._opened: dict[bytes, OpenNamespace] = {}
+        self._spare: list[int] = []  # numbers of swept editions
 
     def __len__(self) -> int:
         return len(self._opened)
 
+    def __iter__(self) -> Iterator[OpenNamespace]:
+        return iter(self._opened.values())
+
     def open(self, namespace: Namespace) -> int:
-        number = self._numbers.get(namespace.digest)
-        if number is None:
+        opened = self._opened.get(namespace.digest)
+        if opened is None:
             if len(self._opened) >= MAX_NAMESPACES:
                 raise OutOfSpace(f"{MAX_NAMESPACES} namespaces are open; restart the store")
-            number = len(self._opened) + 1
-            self._opened.append(OpenNamespace(number, namespace))
-            self._numbers[namespace.digest] = number
-        return number
+            opened = OpenNamespace(len(self._by_number) + 1, namespace)
+            self._check_numbers()
+            self._by_number.append(opened)
+            self._opened[namespace.digest] = opened
+        return opened.number
+
+    def renew(self, opened: OpenNamespace) -> int:
+        """Gives the namespace another edition; returns the one that is over. Raises OutOfSpace
+        (retry later) while too many old editions wait to be swept."""
+        over = opened.edition
+        if self._spare:
+            opened.edition = self._spare.pop()
+            self._by_number[opened.edition - 1] = opened
+        else:
+            self._check_numbers()
+            self._by_number.append(opened)
+            opened.edition = len(self._by_number)
+        return over
+
+    def swept(self, edition: int) -> None:
+        """No entry carries it any more."""
+        if edition != self.get(edition).number:
+            self._spare.append(edition)
 
     def get(self, number: int) -> OpenNamespace:
-        if not 1 <= number <= len(self._opened):
+        """By its number or any edition that entries carry."""
+        if not 1 <= number <= len(self._by_number):
             raise InvalidRequest(f"namespace {number} was not opened here; open it first")
-        return self._opened[number - 1]
+        return self._by_number[number - 1]
 
     def find(self, digest: bytes) -> OpenNamespace | None:
-        number = self._numbers.get(digest)
-        return None if number is None else self._opened[number - 1]
+        return self._opened.get(digest)
 
     def hex_digest(self, number: int) -> str:
-        return self._opened[number - 1].hex if number else ""
+        return self._by_number[number - 1].hex if number else ""
+
+    def _check_numbers(self) -> None:
+        if len(self._by_number) >= MAX_NUMBERS:
+            raise OutOfSpace(
+                f"{MAX_NUMBERS} namespaces and editions of them are in use; retry later"
+            )

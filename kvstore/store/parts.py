@@ -15,6 +15,7 @@ from .counters import Counters
 from .entries import Entries
 from .event_log import EventLog, Holding
 from .eviction import SlruPolicy
+from .floors import Floors
 from .hbm import HbmDirectory
 from .inspection import Inspection
 from .namespaces import Namespaces
@@ -62,6 +63,7 @@ class StoreParts:
         self._placement = Placement(self._entries)
         self._reservations = Reservations(self._entries, self._placement)
         self._pins = Pins(self._entries)
+        self._floors = Floors(self._entries, self._reservations, self._namespaces)
         self._hbm = HbmDirectory(self.events)
         self._beyond: Callable[[], Iterable[Holding]] = list
         self._inspection = Inspection(self._entries, self._namespaces)

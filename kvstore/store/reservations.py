@@ -85,7 +85,7 @@ class Reservations:
         num_extents: Iterable[int],
         now: float,
     ) -> list[ReserveResult]:
-        committed = self._catalog.committed
+        committed = self._catalog.visible
         elsewhere = self._catalog.filling if batch.origin else batch.elsewhere
         keep = batch.if_exists != "replace"
         most = self._pool.settings.segment_bytes
@@ -205,6 +205,16 @@ class Reservations:
             if slot is not None:
                 self._catalog.flags[slot] |= DOOMED
 
+    def doom_edition(self, edition: int) -> None:
+        """As `doom_fills`, of all that is being written of that edition of a namespace."""
+        catalog = self._catalog
+        for slot, batch in self._open.items():
+            if batch.namespace == edition:
+                catalog.flags[slot] |= DOOMED
+                for place in (catalog.pending, catalog.filling):
+                    if place.get(catalog.keys[slot]) == slot:
+                        del place[catalog.keys[slot]]
+
     def commit(
         self,
         owner: Owner,
@@ -299,14 +309,14 @@ class Reservations:
         key = catalog.keys[slot]
         if catalog.flags[slot] & DOOMED:
             self._end(slot)
-            return PutResult(PutStatus.FAILED, "removed while it was filled")
+            return PutResult(PutStatus.FAILED, "removed while it was written")
         self._entries.expire_among([key], now)
         is_new_value = batch.namespace == STRINGS and batch.origin is None
         if is_new_value:
             self.doom_fills([key])  # of the value that was there before
         existing = catalog.committed.get(key)
         if existing is not None:
-            if batch.if_exists != "replace":
+            if batch.if_exists != "replace" and not catalog.is_retired(existing):
                 self._end(slot)
                 return _EXISTS
             self._entries.drop([existing], DropReason.REPLACED)

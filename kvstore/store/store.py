@@ -53,16 +53,27 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
             give_memory_back(self._entries)
         return removed
 
+    def raise_floor(self, namespace: bytes) -> bool:
+        """Nobody finds what the namespace (digest) holds now, from this moment on, whatever its
+        size; `expire` sweeps it. Views and tickets stay. False: nobody has opened it here. Raises
+        OutOfSpace (retry later)."""
+        opened = self._namespaces.find(namespace)
+        if opened is not None:
+            self._floors.raise_floor(opened)
+        return opened is not None
+
     def evict(self, scope: EvictScope, now: float) -> Eviction:
         """What would go; it goes when the caller carries it out."""
         self.expire(now)
         return self._inspection.plan_eviction(scope, now)
 
     def expire(self, now: float) -> bool:
-        """Ends tickets and up to MAX_EXPIRED_AT_ONCE entries whose time has come; true when more
-        are due. Call it every 100 ms, and soon again when it says so."""
+        """Ends tickets, up to MAX_EXPIRED_AT_ONCE entries whose time has come, and some of those
+        below a floor; true when more are due. Call it every 100 ms, and soon again when it says
+        so."""
         self._pins.expire(now)
-        return self._entries.expire(now)
+        is_swept = not self._floors.sweep()
+        return self._entries.expire(now) or not is_swept
 
     def report_corrupt(self, slot: int, generation: int) -> bool:
         """Recomputes the checksums of a committed entry and drops it when they differ (True)."""

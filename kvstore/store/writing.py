@@ -81,7 +81,7 @@ class StoreWriting(StoreParts):
         _check_scope(request_scoped, ttl_s)
         batch = Batch(
             self._owners.get(owner),
-            namespace=namespace,
+            namespace=self._namespaces.get(namespace).edition,
             ttl_s=ttl_s,
             shared_memory=shared_memory,
             parents=dict(zip(keys, [parent, *keys], strict=False)),
@@ -113,7 +113,7 @@ class StoreWriting(StoreParts):
         _check_scope(request_scoped, ttl_s)
         batch = Batch(
             self._owners.get(owner),
-            namespace=namespace,
+            namespace=self._namespaces.get(namespace).edition,
             ttl_s=ttl_s,
             parents=dict(zip(keys, parents, strict=True)),
             request_scoped=request_scoped,
