@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from .counters import WriterCounters
 from .index import NvmeIndex, Position, Put, Remove
 from .log_format import LogRecord, RecordKind
-from .log_writer import Item, Stage, append_batch
+from .log_writer import Item, append_batch
 from .records import EntryRecord
 from .regions import Regions
+from .staging import Stage
 from .storage import DISK_ERRORS
 
 

@@ -1,11 +1,11 @@
-"""Appends batches to a region: extents first, through one aligned buffer, then the header."""
+"""Appends batches to a region: the extents first, then the header, then one sync."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from moontide.transfer import aligned_buffer, copy
+from moontide.transfer import aligned_buffer
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
 
 from .codec import Codec
@@ -25,11 +25,8 @@ from .records import (
     record_bytes,
 )
 from .region import Region
-from .storage import RegionFile
+from .staging import Stage
 from .types import NvmeWrite
-
-STAGE_BYTES = 4 << 20
-_ZEROS = bytes(PAGE_BYTES)
 
 
 class Item(Protocol):
@@ -43,52 +40,6 @@ class Item(Protocol):
     def append(self, place: Place, stage: Stage) -> bytes:
         """Stages the extents, from `place.offset` at the earliest; returns the record's body."""
         ...
-
-
-class Stage:
-    """Puts bytes at growing offsets of a file, a few MiB a system call. The buffer is reused: one
-    thread."""
-
-    def __init__(self) -> None:
-        self._buffer = aligned_buffer(STAGE_BYTES)
-        self._file: RegionFile | None = None
-        self._start = self.end = 0
-
-    def begin(self, file: RegionFile, offset: int) -> None:
-        """`offset` is page-aligned."""
-        self._file, self._start, self.end = file, offset, offset
-
-    def put(self, offset: int, data: memoryview | bytes) -> None:
-        """`offset` is not before `end`; what lies between becomes zeros."""
-        self._fill(offset - self.end)
-        self._append(memoryview(data))
-
-    def finish(self) -> int:
-        """Writes the rest, padded to a page; returns where it ends."""
-        self._fill(align_up(self.end, PAGE_BYTES) - self.end)
-        if self.end > self._start:
-            self._write()
-        return self.end
-
-    def _fill(self, num_bytes: int) -> None:
-        """Less than a page of zeros."""
-        if num_bytes:
-            self._append(memoryview(_ZEROS)[:num_bytes])
-
-    def _append(self, view: memoryview) -> None:
-        while view.nbytes:
-            used = self.end - self._start
-            piece = view[: STAGE_BYTES - used]
-            copy(self._buffer[used : used + len(piece)], piece)
-            self.end += len(piece)
-            view = view[len(piece) :]
-            if self.end - self._start == STAGE_BYTES:
-                self._write()
-
-    def _write(self) -> None:
-        assert self._file is not None
-        self._file.write_from([self._buffer[: self.end - self._start]], self._start)
-        self._start = self.end
 
 
 class StoredItem:

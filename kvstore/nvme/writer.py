@@ -14,7 +14,9 @@ from .operations import Operation, Outcome, Write
 _log = logging.getLogger(__name__)
 GATHER_SECONDS = 0.05
 GROUP_OPERATIONS = 1000
-GROUP_BYTES = 16 << 20
+GROUP_BYTES = 64 << 20
+WORTHY_BYTES = 8 << 20
+"""Writing so much takes longer than making it durable: no need to wait for company."""
 TIDY_SECONDS = 60.0
 
 
@@ -34,6 +36,7 @@ class Writer:
         self._publish = publish
         self._max_operations = max_operations
         self._max_bytes = max_bytes
+        self._worthy_bytes = min(WORTHY_BYTES, max_bytes // 2)
         self._queue: deque[Operation] = deque()
         self._bytes = 0  # queued or being written
         self._urgent = 0  # queued operations that nothing should wait for
@@ -119,7 +122,7 @@ class Writer:
             self._closing
             or self._urgent > 0
             or len(self._queue) >= GROUP_OPERATIONS
-            or self._bytes >= GROUP_BYTES
+            or self._bytes >= self._worthy_bytes
         )
 
     def _take_group(self) -> list[Operation]:

@@ -22,7 +22,8 @@ from ...store import Demotable, Store
 logger = logging.getLogger(__name__)
 
 MAX_BACKLOG = 65536
-MAX_WRITING_BYTES = 64 << 20
+MAX_WRITING_BYTES = 128 << 20
+"""Two groups of the disk's writer: one is gathered while the other is written."""
 MAX_WRITING_RATIO = 1 / 8
 """Of the DRAM tier: what is being copied keeps its space when it is evicted meanwhile."""
 MAX_WRITING_ENTRIES = 4096
