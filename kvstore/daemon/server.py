@@ -130,5 +130,6 @@ def _refuse(connection: socket.socket, limit: int) -> None:
     error = Busy(f"{limit} connections are open, the limit; raise --max-clients or retry later")
     connection.setblocking(False)
     with connection, contextlib.suppress(OSError):
-        connection.send(wire.encode_frame(wire.Failure(error.code, str(error)), 0))
+        failure = wire.Failure(error.code, str(error))
+        connection.send(wire.encode_frame(failure, 0, version=wire.OLDEST_VERSION))
         connection.shutdown(socket.SHUT_WR)

@@ -69,6 +69,7 @@ class Session:
         self._counters = counters
         self._on_close = on_close
         self._peer: Peer | None = None
+        self._version = wire.OLDEST_VERSION  # until a greeting has agreed on another
         self._input = ReceiveBuffer()
         self._output = Outbox()
         self._incoming: tuple[int, Incoming] | None = None  # request id of the payload under way
@@ -272,6 +273,8 @@ class Session:
             self._reply(request_id, self._failure(error))
             self._closing = "denied" if isinstance(error, AccessDenied) else "closed"
         else:
+            assert isinstance(welcome.reply, wire.Welcome)
+            self._version = welcome.reply.version
             self._act(request_id, welcome)
 
     def _act(self, request_id: int, what: Answer) -> None:
@@ -315,8 +318,9 @@ class Session:
         if not self._is_under_way():
             self._got_on()
         out = reply if isinstance(reply, Outgoing) else Outgoing(reply)
+        payload_bytes = sum(map(len, out.payload))
         self._output.put(
-            wire.encode_frame(out.reply, request_id, sum(map(len, out.payload))),
+            wire.encode_frame(out.reply, request_id, payload_bytes, version=self._version),
             out.payload,
             descriptors=out.descriptors,
             on_sent=out.release,
