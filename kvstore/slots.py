@@ -45,6 +45,8 @@ class SlotState(enum.IntEnum):
 
 EXPIRES = 1 << 24
 """Flag of the head word."""
+HEARTBEAT = PLACE
+"""Word of the table: slot 0's second."""
 BEAT_SECONDS = 0.5
 
 
@@ -52,7 +54,7 @@ def pack_head(generation: int, watermark: int, state: SlotState) -> int:
     return generation << 32 | watermark << 8 | state
 
 
-_WRITTEN = (SlotState.RESERVED, SlotState.COMMITTED, SlotState.WITHDRAWN)
+WRITTEN = (SlotState.RESERVED, SlotState.COMMITTED, SlotState.WITHDRAWN)
 
 
 class SlotReader:
@@ -80,6 +82,6 @@ class SlotReader:
         """Number of leading layers that are complete, or None when the entry of that generation is
         gone."""
         head = self._words[slot * WORDS]
-        if head >> 32 != generation or head & 0xFF not in _WRITTEN:
+        if head >> 32 != generation or head & 0xFF not in WRITTEN:
             return None
         return head >> 8 & 0xFFFF

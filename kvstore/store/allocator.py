@@ -1,8 +1,8 @@
 """Offset allocator of one segment: two-level segregated fit (Masmano et al., 2004).
 
 Free extents sit in bins whose widths grow with their size: 16 bins to a power of two. No object is
-kept for a live extent: the caller knows its size and says so when it frees. Sizes from 4 KiB are
-rounded to whole, aligned pages, smaller ones to cache lines.
+kept for a live extent: the caller knows its size and says so when it frees, and may free it in
+parts. Sizes from 4 KiB are rounded to whole, aligned pages, smaller ones to cache lines.
 
     |live|free|live|live|··cursor: the extent small requests are cut from··|live|
 """
@@ -70,14 +70,14 @@ class OffsetAllocator:
 
     @classmethod
     def holding(cls, num_bytes: int, live: Iterable[tuple[int, int]]) -> OffsetAllocator:
-        """One in which just the `live` extents (offset, requested bytes) are taken."""
+        """One in which just the `live` extents (offset, occupied bytes) are taken."""
         allocator = cls(num_bytes)
-        for offset, length in sorted(live):
+        for offset, taken in sorted(live):
             start = offset // _GRANULE
             if start > allocator._cursor:
                 allocator._insert(allocator._cursor, start - allocator._cursor)
-            allocator._cursor = start + _granules(length)
-            allocator.used_bytes += occupied_bytes(length)
+            allocator._cursor = start + taken // _GRANULE
+            allocator.used_bytes += taken
         return allocator
 
     def allocate(self, num_bytes: int) -> int | None:
@@ -99,9 +99,13 @@ class OffsetAllocator:
 
     def free(self, offset: int, num_bytes: int) -> None:
         """Ends the extent that `allocate(num_bytes)` placed at `offset`."""
-        size = _granules(num_bytes)
-        self.used_bytes -= size * _GRANULE
-        self._release(offset // _GRANULE, size)
+        self.release(offset, occupied_bytes(num_bytes))
+
+    def release(self, offset: int, taken: int) -> None:
+        """Ends `taken` live bytes from `offset` on (whole cache lines): an extent, or a part of
+        one."""
+        self.used_bytes -= taken
+        self._release(offset // _GRANULE, taken // _GRANULE)
 
     @property
     def largest_free_bytes(self) -> int:
@@ -120,9 +124,9 @@ class OffsetAllocator:
             yield self._cursor * _GRANULE, (self._cursor_end - self._cursor) * _GRANULE
 
     def check_integrity(self, live: Iterable[tuple[int, int]]) -> list[str]:
-        """Differences between this allocator and its `live` extents (offset, requested bytes):
+        """Differences between this allocator and its `live` extents (offset, occupied bytes):
         together with the free ones they must tile the segment."""
-        spans = [(offset, occupied_bytes(size), "live") for offset, size in live]
+        spans = [(offset, size, "live") for offset, size in live]
         differences = []
         used = sum(span[1] for span in spans)
         if used != self.used_bytes:

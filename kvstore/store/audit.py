@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 
-from ..slots import HEAD, LENGTH, OFFSET, WORDS, SlotState
-from .catalog import DEAD, QUARANTINED, REQUEST_SCOPED, Catalog
+from ..slots import HEAD, OFFSET, WORDS, SlotState
+from .catalog import QUARANTINED, REQUEST_SCOPED, Catalog
 from .entries import Entries
 from .pins import Pins
 from .pool import Holder
+from .quarantine import Quarantine
 from .reservations import Reservations
+from .runs import Runs
+from .shares import Shares
 from .types import AuditReport
 
 MAX_DIFFERENCES = 100
@@ -31,7 +34,7 @@ class _Walk:
             position = slot * WORDS
             state = catalog.words[position + HEAD] & 0xFF
             taken = entries.occupied(slot)
-            place = (catalog.words[position + OFFSET], catalog.words[position + LENGTH])
+            place = (catalog.words[position + OFFSET], taken)
             self.extents.setdefault(entries.segment_of(slot), []).append(place)
             self.used_bytes += taken
             if catalog.pins[slot]:
@@ -43,14 +46,22 @@ class _Walk:
             if catalog.flags[slot] & QUARANTINED:
                 self.quarantined += 1
                 self.quarantined_bytes += taken
-            if state == SlotState.COMMITTED and not catalog.flags[slot] & DEAD:
+            if state == SlotState.COMMITTED:
                 self.committed.append(slot)
 
 
-def audit(entries: Entries, reservations: Reservations, pins: Pins) -> AuditReport:
+def audit(
+    entries: Entries,
+    reservations: Reservations,
+    runs: Runs,
+    quarantine: Quarantine,
+    reserved: Shares,
+    pins: Pins,
+) -> AuditReport:
     walk = _Walk(entries)
     differences = [
-        *_compare_sums(entries, reservations, walk),
+        *_compare_sums(entries, quarantine, reserved, walk),
+        *runs.check_integrity(),
         *_compare_space(entries, walk),
         *_compare_catalog(entries.catalog, walk.committed),
         *_compare_fills(entries.catalog, walk),
@@ -69,18 +80,20 @@ def audit(entries: Entries, reservations: Reservations, pins: Pins) -> AuditRepo
     )
 
 
-def _compare_sums(entries: Entries, reservations: Reservations, walk: _Walk) -> Iterable[str]:
+def _compare_sums(
+    entries: Entries, quarantine: Quarantine, reserved: Shares, walk: _Walk
+) -> Iterable[str]:
     counters = entries.counters
     for name, walked, accounted in (
         ("used bytes", walk.used_bytes, entries.pool.used_bytes),
         ("reserved bytes", walk.reserved_bytes, counters.reserved_bytes),
         ("quarantined bytes", walk.quarantined_bytes, counters.quarantined_bytes),
         ("pinned bytes", walk.pinned_bytes, counters.pinned_bytes),
-        ("quarantined entries", walk.quarantined, reservations.num_quarantined),
+        ("quarantined entries", walk.quarantined, len(quarantine)),
         (
             "shares of reserved bytes",
             walk.reserved_bytes + walk.quarantined_bytes,
-            reservations.shared_bytes,
+            reserved.total()[0],
         ),
         ("slots in use", sum(map(len, walk.extents.values())), entries.catalog.table.num_used),
     ):

@@ -7,13 +7,14 @@ No Python object is kept for an entry besides its key and its number: the header
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..keys import EntryId
-from ..slots import HEAD, WORDS, SlotState
+from ..slots import HEAD, LENGTH, PLACE, WORDS, SlotState
+from .allocator import occupied_bytes, occupied_bytes_of
 from .chains import Chains
 from .eviction import Links
 from .slot_table import SlotTable
@@ -31,6 +32,7 @@ VOLATILE        ends by itself (a time to live, one request's): not worth a disk
 FLUSHED         lies on the NVMe tier too
 RETIRED         did so once, and had to make room there
 """
+_U32 = 0xFFFFFFFF
 STRINGS = 0
 """Namespace number of string entries."""
 
@@ -75,6 +77,13 @@ class Catalog:
             self._resize(self.table.num_slots)
         return slot
 
+    def take_slots(self, count: int) -> NDArray[np.int64]:
+        """As many free slots, or fewer."""
+        slots = self.table.take_many(count)
+        if self.table.num_slots > len(self.flags):
+            self._resize(self.table.num_slots)
+        return slots
+
     def give_back_slot(self, slot: int) -> None:
         self.keys[slot] = None
         self.flags[slot] = 0
@@ -108,8 +117,30 @@ class Catalog:
         slot = self.filling.get(entry)
         return slot if slot is not None and self.origins[slot].is_local else None
 
+    def doom_fills(self, entries: Iterable[bytes]) -> None:
+        """These entries were removed while they come from elsewhere: nobody finds them any more,
+        and they end when their writer is done."""
+        if not self.filling:
+            return
+        for entry in entries:
+            slot = self.filling.pop(entry, None)
+            if slot is not None:
+                self.flags[slot] |= DOOMED
+
     def entry(self, slot: int) -> EntryId:
         return EntryId(self.keys[slot])
+
+    def occupied(self, slot: int) -> int:
+        """What the slot takes of its segment. A run (no extents) takes just its length."""
+        position = slot * WORDS
+        length = self.words[position + LENGTH]
+        return occupied_bytes(length) if self.words[position + PLACE] & _U32 else length
+
+    def occupied_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`occupied` of each."""
+        rows = self.table.rows()
+        lengths = rows[slots, LENGTH].astype(np.int64)
+        return np.where(rows[slots, PLACE] & _U32, occupied_bytes_of(lengths), lengths)
 
     def used_slots(self) -> list[int]:
         heads = self.table.rows()[:, HEAD]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 
 from ..errors import InvalidRequest
 from ..keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES
 from ..layout import Shard
 from ..wire import MAX_KEYS
+from .types import Pieces
 
 MAX_CHECKSUM = (1 << 64) - 1
+_STRING_KIND = {ord("s")}
+_first_byte = itemgetter(0)
 MAX_ENTRY_TTL_SECONDS = 10 * 365 * 86400.0
 
 
@@ -20,14 +24,47 @@ def check_entries(entries: Sequence[bytes], sizes: Sequence[int]) -> None:
         raise InvalidRequest(
             f"{len(entries)} entries with {len(sizes)} sizes; give as many, at most {MAX_KEYS}"
         )
+    check_string_entries(entries)
+    if sizes and min(sizes) < 0:
+        raise InvalidRequest(f"an entry of {min(sizes)} bytes; sizes are at least 0")
+
+
+def check_string_entries(entries: Sequence[bytes]) -> None:
+    if are_string_entries(entries):
+        return
     for entry in entries:
-        if entry[:1] != b"s" or not 2 <= len(entry) <= MAX_STRING_KEY_BYTES + 1:
+        if not are_string_entries([entry]):
             raise InvalidRequest(
                 f"{entry[:40].hex()} ({len(entry)} bytes) is not a string entry id: "
                 f'b"s" and a key of 1..{MAX_STRING_KEY_BYTES} bytes'
             )
-    if sizes and min(sizes) < 0:
-        raise InvalidRequest(f"an entry of {min(sizes)} bytes; sizes are at least 0")
+
+
+def are_string_entries(entries: Sequence[bytes]) -> bool:
+    """Whether all are ids of string entries."""
+    lengths = {*map(len, entries)}
+    return not entries or (
+        min(lengths) >= 2
+        and max(lengths) <= MAX_STRING_KEY_BYTES + 1
+        and {*map(_first_byte, entries)} == _STRING_KIND
+    )
+
+
+def check_pieces(pieces: Pieces) -> None:
+    entries, *columns = pieces
+    wanted = 8 * len(entries)
+    if any(len(column) != wanted for column in columns) or len(entries) > MAX_KEYS:
+        lengths = ", ".join(str(len(column)) for column in columns)
+        raise InvalidRequest(
+            f"{len(entries)} entries (at most {MAX_KEYS}) with {lengths} bytes of offsets, sizes "
+            "and checksums; give 8 for each entry"
+        )
+    check_string_entries(entries)
+
+
+def check_if_exists(if_exists: str) -> None:
+    if if_exists not in ("keep", "replace", "error"):
+        raise InvalidRequest(f"if_exists is {if_exists!r}; known: keep, replace, error")
 
 
 def check_keys(keys: Sequence[bytes]) -> None:

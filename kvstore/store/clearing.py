@@ -8,17 +8,15 @@ import gc
 
 import numpy as np
 
-from ..slots import LENGTH, OFFSET, WORDS
+from ..slots import OFFSET, WORDS
 from .catalog import STRINGS
 from .entries import DropReason, Entries
 from .namespaces import Namespaces
 from .pool import Holder
-from .reservations import Reservations
 
 
 def clear(
     entries: Entries,
-    reservations: Reservations,
     namespaces: Namespaces,
     *,
     namespace: bytes | None,
@@ -34,7 +32,7 @@ def clear(
         if opened is None and not strings_only:
             return 0
         number = opened.edition if opened else STRINGS
-    reservations.doom_fills(
+    catalog.doom_fills(
         [
             entry
             for entry, slot in catalog.filling.items()
@@ -64,8 +62,7 @@ def drop_all(entries: Entries) -> None:
     entries.expiry.clear()
     live: dict[int, list[tuple[int, int]]] = {}
     for slot in catalog.used_slots():
-        words, position = catalog.words, slot * WORDS
-        place = (words[position + OFFSET], words[position + LENGTH])
+        place = (catalog.words[slot * WORDS + OFFSET], catalog.occupied(slot))
         live.setdefault(entries.segment_of(slot), []).append(place)
     for segment in pool.segments:
         if segment.holder is not Holder.FREE:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from moontide.transfer import checksum
 
 from ..errors import InvalidRequest
-from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, WORDS, SlotState
+from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, WORDS, WRITTEN
 from ..types import Extent, Located
 from .catalog import STRINGS, Catalog
 from .namespaces import Namespaces
@@ -35,10 +35,14 @@ class Contents:
         return self._catalog.words[slot * WORDS + LENGTH]
 
     def buffer(self, slot: int, generation: int) -> memoryview:
-        """Raises InvalidRequest unless the entry is reserved or committed in that generation."""
-        if self._catalog.find(slot, generation) not in (SlotState.RESERVED, SlotState.COMMITTED):
-            raise InvalidRequest(f"slot {slot} holds no entry of generation {generation}")
+        """Raises InvalidRequest unless an entry of that generation is written there or its bytes
+        still stay. A run is no entry."""
         words, position = self._catalog.words, slot * WORDS
+        if (
+            self._catalog.find(slot, generation) not in WRITTEN
+            or not words[position + PLACE] & 0xFFFFFFFF
+        ):
+            raise InvalidRequest(f"slot {slot} holds no entry of generation {generation}")
         memory = self._pool.segments[words[position + PLACE] >> 32].memory
         offset = words[position + OFFSET]
         return memory.buffer[offset : offset + words[position + LENGTH]]
@@ -76,9 +80,10 @@ class Contents:
         )
 
     def is_intact(self, slot: int, generation: int) -> bool:
-        """Sums every complete extent again. Reads the whole entry."""
+        """Sums every complete extent again. Reads the whole entry. Where the producer made no
+        checksum there is nothing to compare with."""
         data = self.buffer(slot, generation)
         return all(
-            checksum(data[offset : offset + length]) == expected
+            not expected or checksum(data[offset : offset + length]) == expected
             for offset, length, expected in self.extents(slot, generation)
         )

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from ..events import EventKind
 from ..keys import block_key_of, is_block, shard_of
-from ..slots import HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
+from ..slots import EXPIRES, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
 from ..types import Tier
-from .allocator import occupied_bytes
-from .catalog import DEAD, REQUEST_SCOPED, SOFT_PINNED, STRINGS, Catalog
+from .catalog import DEAD, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .counters import Counters
 from .event_log import EventLog, Holding
 from .expiry import Expiry
@@ -84,7 +83,7 @@ class Entries:
         return self.catalog.words[slot * WORDS + PLACE] >> 32
 
     def occupied(self, slot: int) -> int:
-        return occupied_bytes(self.catalog.words[slot * WORDS + LENGTH])
+        return self.catalog.occupied(slot)
 
     def arena_of(self, slot: int) -> Arena:
         arena = self.pool.segments[self.segment_of(slot)].arena
@@ -101,11 +100,12 @@ class Entries:
         """Slots whose keys the catalog already points to are committed, all of one namespace and,
         if blocks, first block first; `parents` names the block key before each block."""
         catalog, tick = self.catalog, self.tick(now)
-        words, touched = catalog.words, catalog.touched
+        words, touched, flags = catalog.words, catalog.touched, catalog.flags
         num_bytes = 0
         for slot in slots:
             position = slot * WORDS
-            words[position] = words[position] & ~0xFF | SlotState.COMMITTED
+            ends = EXPIRES if flags[slot] & VOLATILE else 0
+            words[position] = words[position] & ~0xFF | ends | SlotState.COMMITTED
             touched[slot] = tick
             num_bytes += words[position + LENGTH]
         self.counters.bytes_in += num_bytes
@@ -122,6 +122,33 @@ class Entries:
             self._announce_chain(namespace, keys, parents)
         if self.on_committed is not None:
             self.on_committed(slots, parents)
+
+    def publish_strings(
+        self, slots: NDArray[np.int64], keys: Sequence[bytes], flags: int, now: float
+    ) -> None:
+        """As `publish`, by columns, for written slots of one segment to which no key leads yet."""
+        catalog = self.catalog
+        rows, numbers = catalog.table.rows(), slots.tolist()
+        catalog.keys[slots] = keys
+        np.frombuffer(catalog.namespaces, np.uint16)[slots] = STRINGS
+        np.frombuffer(catalog.flags, np.uint8)[slots] = flags
+        np.frombuffer(catalog.touched, np.uint32)[slots] = self.tick(now)
+        ends = EXPIRES if flags & VOLATILE else 0
+        rows[slots, HEAD] = rows[slots, HEAD] & ~np.uint64(0xFF) | np.uint64(
+            ends | SlotState.COMMITTED
+        )
+        catalog.committed.update(zip(keys, numbers, strict=True))
+        self.counters.bytes_in += int(rows[slots, LENGTH].sum())
+        if len(slots):
+            policy = self.arena_of(numbers[0]).policy
+            if flags & SOFT_PINNED:
+                for slot in numbers:
+                    policy.insert_soft(slot)
+            else:
+                policy.insert_many(slots)
+            self.announce("stored", STRINGS, keys)
+        if self.on_committed is not None:
+            self.on_committed(numbers, {})
 
     def _link(self, slots: Sequence[int], parents: dict[bytes, bytes], tick: int) -> None:
         """Hangs blocks on the ones before them, and keeps those as long as what follows them."""
@@ -260,12 +287,12 @@ class Entries:
             for slot in slots:
                 self.withdraw(slot)
             return
-        pins, flags = self.catalog.pins, self.catalog.flags
+        pins = self.catalog.pins
         unpinned = []
         for slot in slots:
             self._take_out(slot)
             if pins[slot]:
-                flags[slot] |= DEAD
+                self._outlive(slot)
             else:
                 unpinned.append(slot)
         self._free_many(np.array(unpinned, np.int64))
@@ -305,23 +332,30 @@ class Entries:
     def end(self, slot: int) -> None:
         """Frees the slot's space, or marks it dead while pinned."""
         if self.catalog.pins[slot]:
-            self.catalog.flags[slot] |= DEAD
+            self._outlive(slot)
         else:
             self.free(slot)
+
+    def _outlive(self, slot: int) -> None:
+        """The pins' holders keep the bytes of what nobody finds any more."""
+        self.catalog.flags[slot] |= DEAD
+        if self._is_committed(slot):
+            self.set_state(slot, SlotState.WITHDRAWN)
 
     def free(self, slot: int) -> None:
         """The generation is raised before the space can be used again."""
         position = slot * WORDS
         words = self.catalog.words
         segment, offset = words[position + PLACE] >> 32, words[position + OFFSET]
-        length = words[position + LENGTH]
+        taken = self.catalog.occupied(slot)
         self.catalog.give_back_slot(slot)
-        self.pool.release_extent(segment, offset, length)
+        self.pool.release_extent(segment, offset, taken)
 
     def _free_many(self, slots: NDArray[np.int64]) -> None:
         """As `free` of each. A segment that loses most of its extents gets a new allocator."""
         rows = self.catalog.table.rows()
-        places, offsets, lengths = (rows[slots, word] for word in (PLACE, OFFSET, LENGTH))
+        places, offsets = rows[slots, PLACE], rows[slots, OFFSET]
+        taken = self.catalog.occupied_of(slots)
         self.catalog.forget(slots)
         owners = rows[:, PLACE] >> 32
         used = rows[:, HEAD] & 0xFF != 0
@@ -329,11 +363,13 @@ class Entries:
             gone = np.flatnonzero(places >> 32 == segment)
             left = np.flatnonzero(used & (owners == segment))
             if len(left) < len(gone):
-                live = zip(rows[left, OFFSET].tolist(), rows[left, LENGTH].tolist(), strict=True)
-                self.pool.keep_only(segment, list(live))
+                spans = self.catalog.occupied_of(left).tolist()
+                self.pool.keep_only(
+                    segment, [*zip(rows[left, OFFSET].tolist(), spans, strict=True)]
+                )
                 continue
-            for offset, length in zip(offsets[gone].tolist(), lengths[gone].tolist(), strict=True):
-                self.pool.release_extent(segment, offset, length)
+            for offset, span in zip(offsets[gone].tolist(), taken[gone].tolist(), strict=True):
+                self.pool.release_extent(segment, offset, span)
 
     def set_state(self, slot: int, state: SlotState) -> None:
         position = slot * WORDS + HEAD

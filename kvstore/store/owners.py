@@ -11,14 +11,15 @@ MAX_OWNERS = 65536
 
 
 class Owner:
-    """One connection and what ends with it: slots it reserved, tickets of its views."""
+    """One connection and what ends with it: slots it reserved, its runs, tickets of its views."""
 
-    __slots__ = ("client", "id", "reserved", "views")
+    __slots__ = ("client", "id", "reserved", "runs", "views")
 
     def __init__(self, owner_id: OwnerId, client: Instance) -> None:
         self.id = owner_id
         self.client = client
         self.reserved: set[int] = set()
+        self.runs: set[int] = set()
         self.views: set[bytes] = set()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 
 from moontide.transfer import check_memory
-from moontide.transfer.types import Instance
+from moontide.transfer.types import PAGE_BYTES, Instance
 
 from ..errors import InvalidRequest
 from .catalog import Catalog
@@ -23,8 +23,16 @@ from .owners import Owner, Owners
 from .pins import Pins
 from .placement import Placement
 from .pool import Holder, Pool, PoolSegment
+from .quarantine import Quarantine
+from .refusals import Refusals
 from .reservations import Reservations
+from .room import Room
+from .runs import Runs
+from .shares import Shares
 from .types import OwnerId, PoolSettings, Revocation
+
+MAX_RUN_BYTES = 8 << 20
+RUNS_IN_SEGMENT = 8
 
 
 class StoreParts:
@@ -61,7 +69,13 @@ class StoreParts:
         )
         self._contents = Contents(self._catalog, self._pool, self._namespaces)
         self._placement = Placement(self._entries)
-        self._reservations = Reservations(self._entries, self._placement)
+        room = Room(self._entries, self._placement)
+        shares = Shares.of(settings, settings.max_reserved_ratio)
+        refusals = Refusals(self._pool, self._counters, shares)
+        self._quarantine = Quarantine(self._entries, shares)
+        self._reservations = Reservations(self._entries, room, shares, refusals, self._quarantine)
+        self._runs = Runs(self._entries, self._placement, room, shares, refusals, self._quarantine)
+        self._reserved = shares
         self._pins = Pins(self._entries)
         self._floors = Floors(self._entries, self._reservations, self._namespaces)
         self._hbm = HbmDirectory(self.events)
@@ -88,13 +102,13 @@ class StoreParts:
 
     def client_quiesced(self, client: Instance) -> None:
         """No write of the client's earlier connections is running: ends its quarantine."""
-        self._reservations.release_quarantine(client)
+        self._quarantine.release(client)
 
     def client_exited(self, client: Instance) -> None:
         """The process is gone: ends its quarantine and its grants. Its entries stay."""
         for owner in self._owners.of_client(client):
             self._end_owner(self._owners.pop(owner.id), stopped=True)
-        self._reservations.release_quarantine(client)
+        self._quarantine.release(client)
         for segment in self._pool.end_arena(client):
             self._placement.returned(segment)
 
@@ -107,6 +121,7 @@ class StoreParts:
         self._check_granted(segment, client)
         for owner in self._owners.of_client(client):
             self._reservations.end_in_segment(owner, segment)
+            self._runs.end_in_segment(owner, segment)
         self._pool.orphan(self._pool.segments[segment])
         self._placement.returned(segment)
 
@@ -134,6 +149,18 @@ class StoreParts:
         return self.settings.segment_bytes
 
     @property
+    def run_bytes(self) -> int:
+        """What clients should ask for as a run; 0 where segments are too small for any."""
+        return min(
+            MAX_RUN_BYTES, self.settings.segment_bytes // RUNS_IN_SEGMENT // PAGE_BYTES * PAGE_BYTES
+        )
+
+    def beat(self, now: float) -> None:
+        """Tells clients, through the slot table, that the store is well at `now`. Call it every
+        100 ms."""
+        self._catalog.table.beat(int(now * 1000))
+
+    @property
     def slot_table_descriptor(self) -> int:
         """Read-only. Stays the store's: pass it on, do not close it (so for the next two)."""
         return self._catalog.table.memory.readable_descriptor
@@ -155,6 +182,7 @@ class StoreParts:
     def _end_owner(self, owner: Owner, *, stopped: bool) -> None:
         self._pins.end_owner(owner)
         self._reservations.end_owner(owner, stopped=stopped)
+        self._runs.end_owner(owner, stopped=stopped)
         self._hbm.end_owner(owner.id)
 
     def _segment(self, index: int) -> PoolSegment:

@@ -139,16 +139,17 @@ class Pool:
             self.arenas[arena.client] = arena
         return True
 
-    def release_extent(self, index: int, offset: int, num_bytes: int) -> None:
-        """Frees space; an empty segment that nobody else can write becomes free."""
+    def release_extent(self, index: int, offset: int, taken: int) -> None:
+        """Frees `taken` bytes of live extents; an empty segment that nobody else can write becomes
+        free."""
         segment = self.segments[index]
-        segment.allocator.free(offset, num_bytes)
+        segment.allocator.release(offset, taken)
         segment.failed_bytes = segment.memory.num_bytes + 1
         if not segment.allocator.used_bytes and segment.holder is not Holder.GRANTED:
             self._detach(segment)
 
     def keep_only(self, index: int, live: list[tuple[int, int]]) -> None:
-        """Frees all extents of a segment in use but `live` (offset, bytes) at once."""
+        """Frees all extents of a segment in use but `live` (offset, occupied bytes) at once."""
         segment = self.segments[index]
         segment.allocator = OffsetAllocator.holding(segment.memory.num_bytes, live)
         segment.failed_bytes = segment.memory.num_bytes + 1

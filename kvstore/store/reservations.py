@@ -11,20 +11,19 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 
-from moontide.transfer.types import Instance
-
 from ..errors import InvalidRequest
 from ..keys import block_key_of, is_block
-from ..slots import CHECKSUM, HEAD, PLACE, WORDS, SlotState
+from ..slots import CHECKSUM, HEAD, PLACE, WORDS, WRITTEN, SlotState
 from ..types import PutResult, PutStatus, ReserveStatus
 from .allocator import occupied_bytes
 from .arrivals import Arrivals
-from .catalog import DOOMED, QUARANTINED, STRINGS, Catalog
+from .catalog import DOOMED, STRINGS, Catalog
 from .checks import check_checksums, check_same_length
 from .entries import DropReason, Entries
 from .owners import Owner
-from .placement import Placement
 from .pool import Arena
+from .quarantine import Quarantine
+from .refusals import Refusals
 from .room import Batch, Room, Wanted
 from .shares import Shares
 from .types import ExtentCallback, Purpose, ReserveResult
@@ -49,31 +48,29 @@ class _Group:
 class Reservations:
     """One client may have `max_reserved_ratio` of the pool reserved or in quarantine."""
 
-    def __init__(self, entries: Entries, placement: Placement) -> None:
+    def __init__(
+        self,
+        entries: Entries,
+        room: Room,
+        shares: Shares,
+        refusals: Refusals,
+        quarantine: Quarantine,
+    ) -> None:
         self._entries = entries
         self._catalog: Catalog = entries.catalog
         self._pool = entries.pool
         self._counters = entries.counters
-        self._room = Room(entries, placement)
-        settings = entries.pool.settings
-        self._shares = Shares.of(settings, settings.max_reserved_ratio)
+        self._room = room
+        self._shares = shares
+        self._refusals = refusals
+        self._quarantine = quarantine
         self._open: dict[int, Batch] = {}
-        self._quarantine: dict[Instance, list[int]] = {}
         self.renewed: list[bytes] = []  # string entries the last commit stored
         self.watchers = Watchers()
         self.arrivals = Arrivals()
 
     def __len__(self) -> int:
         return len(self._open)
-
-    @property
-    def num_quarantined(self) -> int:
-        return sum(map(len, self._quarantine.values()))
-
-    @property
-    def shared_bytes(self) -> int:
-        """What all clients' shares add up to."""
-        return self._shares.total()[0]
 
     # -- reserving ----------------------------------------------------------------------
 
@@ -118,10 +115,10 @@ class Reservations:
     ) -> ReserveResult:
         client, occupied = batch.owner.client, occupied_bytes(wanted.num_bytes)
         if not self._shares.admits(client, occupied):
-            return self._refuse_share(client, wanted.num_bytes)
+            return self._refusals.beyond_share(client, wanted.num_bytes)
         space = self._room.take(arena, wanted.num_bytes, now)
         if space is None:
-            return self._refuse(wanted.num_bytes)
+            return self._refusals.no_room(wanted.num_bytes)
         generation = self._room.enter(batch, wanted, space, now)
         self._open[space.slot] = batch
         batch.owner.reserved.add(space.slot)
@@ -134,26 +131,6 @@ class Reservations:
             space.segment,
             space.offset,
             space.writable,
-        )
-
-    def _refuse(self, num_bytes: int) -> ReserveResult:
-        self._counters.refused_puts += 1
-        counters = self._counters
-        return ReserveResult(
-            ReserveStatus.FULL,
-            reason=f"no room for {num_bytes} bytes: of {self._pool.capacity_bytes} in the tier "
-            f"{counters.pinned_bytes} are pinned, {counters.reserved_bytes} reserved, "
-            f"{counters.quarantined_bytes} in quarantine; retry later",
-        )
-
-    def _refuse_share(self, client: Instance, num_bytes: int) -> ReserveResult:
-        self._counters.refused_puts += 1
-        held_bytes, held_entries = self._shares.held(client)
-        return ReserveResult(
-            ReserveStatus.FULL,
-            reason=f"{num_bytes} bytes; this client has {held_bytes} bytes of {held_entries} "
-            f"entries reserved and may have {self._shares.max_bytes} of "
-            f"{self._shares.max_entries}: commit or abort first",
         )
 
     # -- writing ------------------------------------------------------------------------
@@ -197,16 +174,8 @@ class Reservations:
         for extent, checksum in enumerate(checksums):
             self._set_checksum(slot, extent, checksum)
 
-    def doom_fills(self, entries: Iterable[bytes]) -> None:
-        """These entries were removed while they come from elsewhere: nobody finds them any more,
-        and they end when their writer is done."""
-        for entry in entries:
-            slot = self._catalog.filling.pop(entry, None)
-            if slot is not None:
-                self._catalog.flags[slot] |= DOOMED
-
     def doom_edition(self, edition: int) -> None:
-        """As `doom_fills`, of all that is being written of that edition of a namespace."""
+        """As `Catalog.doom_fills`, of all that is being written of that edition of a namespace."""
         catalog = self._catalog
         for slot, batch in self._open.items():
             if batch.namespace == edition:
@@ -248,10 +217,10 @@ class Reservations:
         self._publish(group, now)
         return results
 
-    def abort(self, owner: Owner, slots: Sequence[int], generations: Sequence[int]) -> int:
-        check_same_length(slots=slots, generations=generations)
+    def abort(self, owner: Owner, places: Iterable[tuple[int, int]]) -> int:
+        """`places` are slots with their generations."""
         ended = 0
-        for slot, generation in zip(slots, generations, strict=True):
+        for slot, generation in places:
             if self._is_open(owner, slot, generation):
                 self._discard(slot)
                 ended += 1
@@ -313,7 +282,7 @@ class Reservations:
         self._entries.expire_among([key], now)
         is_new_value = batch.namespace == STRINGS and batch.origin is None
         if is_new_value:
-            self.doom_fills([key])  # of the value that was there before
+            catalog.doom_fills([key])  # of the value that was there before
         existing = catalog.committed.get(key)
         if existing is not None:
             if batch.if_exists != "replace" and not catalog.is_retired(existing):
@@ -343,13 +312,13 @@ class Reservations:
         self, slot: int, generation: int, extent: int, callback: ExtentCallback
     ) -> Callable[[], None]:
         state = self._catalog.find(slot, generation)
-        if state in (SlotState.RESERVED, SlotState.COMMITTED):
+        if state in WRITTEN:
             watermark, num_extents = self._progress(slot)
             if not 0 <= extent < num_extents:
                 raise InvalidRequest(f"extent {extent} of slot {slot}; it has {num_extents}")
             if extent >= watermark:
                 return self.watchers.add(slot, extent, callback)
-        callback(state in (SlotState.RESERVED, SlotState.COMMITTED))
+        callback(state in WRITTEN)
         return _nothing
 
     # -- ending -------------------------------------------------------------------------
@@ -361,7 +330,9 @@ class Reservations:
             segment = self._pool.segments[self._entries.segment_of(slot)]
             granted = segment.arena is not None and segment.arena.client == owner.client
             if granted and self._open[slot].shared_memory and not stopped:
-                self._set_aside(slot)
+                batch = self._close(slot)
+                self._quarantine.take_in(slot, batch.owner.client)
+                self.watchers.ended(slot)
             else:
                 self._discard(slot)
 
@@ -370,23 +341,6 @@ class Reservations:
         for slot in tuple(owner.reserved):
             if self._entries.segment_of(slot) == segment:
                 self._discard(slot)
-
-    def release_quarantine(self, client: Instance) -> None:
-        for slot in self._quarantine.pop(client, ()):
-            self._counters.quarantined_bytes -= self._entries.occupied(slot)
-            self._shares.give_back(client, self._entries.occupied(slot))
-            self._catalog.flags[slot] &= ~QUARANTINED
-            self._entries.end(slot)
-
-    def _set_aside(self, slot: int) -> None:
-        batch = self._close(slot)
-        self._entries.set_state(slot, SlotState.QUARANTINED)
-        self._catalog.flags[slot] |= QUARANTINED
-        occupied = self._entries.occupied(slot)
-        self._counters.quarantined_bytes += occupied
-        self._shares.take(batch.owner.client, occupied)
-        self._quarantine.setdefault(batch.owner.client, []).append(slot)
-        self.watchers.ended(slot)
 
     def _discard(self, slot: int) -> None:
         self._close(slot)

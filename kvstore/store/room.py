@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, WORDS, SlotState
 from ..types import IfExists
+from .allocator import occupied_bytes
 from .catalog import REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .entries import Entries
 from .owners import Owner
-from .placement import Placement
+from .placement import Place, Placement
 from .pool import Arena
 from .slot_table import NO_SLOT
 from .types import Origin
@@ -69,15 +70,21 @@ class Room:
         if place is None and arena is not None:
             writer = self._pool.daemon
             place = self._placement.find(writer, num_bytes, now)
-        if place is None:
-            return None
+        return self._with_slot(place, num_bytes, writer is arena) if place else None
+
+    def take_granted(self, arena: Arena, num_bytes: int, now: float) -> Space | None:
+        """Only in the client's arena."""
+        place = arena.allocate(num_bytes) or self._placement.find(arena, num_bytes, now)
+        return self._with_slot(place, num_bytes, True) if place else None
+
+    def _with_slot(self, place: Place, num_bytes: int, writable: bool) -> Space | None:
         slot = self._catalog.take_slot()
         if slot == NO_SLOT and self._placement.free_slot():
             slot = self._catalog.take_slot()
         if slot == NO_SLOT:
-            self._pool.release_extent(*place, num_bytes)
+            self._pool.release_extent(*place, occupied_bytes(num_bytes))
             return None
-        return Space(slot, *place, writer is arena)
+        return Space(slot, *place, writable)
 
     def enter(self, batch: Batch, wanted: Wanted, space: Space, now: float) -> int:
         """Fills the slot's columns; its generation."""

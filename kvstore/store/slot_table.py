@@ -11,7 +11,7 @@ from moontide.transfer import Segment
 from moontide.transfer.errors import SegmentUnavailable
 from moontide.transfer.types import PAGE_BYTES, align_up
 
-from ..slots import HEAD, SLOT_BYTES, WORDS, SlotState, pack_head
+from ..slots import HEAD, HEARTBEAT, SLOT_BYTES, WORDS, SlotState, pack_head
 
 NO_SLOT = 0
 """Never an entry: links use it as null."""
@@ -27,12 +27,17 @@ class SlotTable:
         self._limit = max_entries + 1
         self.num_bytes = align_up(self._limit * SLOT_BYTES, PAGE_BYTES)
         self.memory = Segment(self.num_bytes, name="moontide-slots", reserved=False)
+        self.memory.reserve(0, PAGE_BYTES)
         self.words = self.memory.buffer.cast("Q")
         self._free = array("I")
         self._next = 1  # lowest slot never used since the last trim
         self.num_slots = 0
         self._first_generation = 1
         self.num_used = 0
+
+    def beat(self, milliseconds: int) -> None:
+        """The daemon is well: clients may rely on what the slots say."""
+        self.words[HEARTBEAT] = milliseconds
 
     def close(self) -> None:
         self.words.release()
@@ -51,6 +56,21 @@ class SlotTable:
         self.num_used += 1
         self.words[slot * WORDS + HEAD] = pack_head(self._first_generation, 0, SlotState.FREE)
         return slot
+
+    def take_many(self, count: int) -> NDArray[np.int64]:
+        """As `take`, for `count` slots or as many as there are."""
+        kept = max(len(self._free) - count, 0)
+        freed = np.array(self._free[kept:], np.int64)
+        del self._free[kept:]
+        first = self._next
+        stop = min(first + count - len(freed), self._limit)
+        while stop > self.num_slots and self._grow():
+            pass
+        self._next = max(first, min(stop, self.num_slots))
+        fresh = np.arange(first, self._next)
+        self.rows()[fresh, HEAD] = pack_head(self._first_generation, 0, SlotState.FREE)
+        self.num_used += len(freed) + len(fresh)
+        return np.concatenate((freed, fresh))
 
     def give_back(self, slot: int) -> None:
         """Frees the slot under the next generation: from now on no reader takes its bytes for the

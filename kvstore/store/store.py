@@ -32,7 +32,7 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
     def remove(self, entries: Sequence[EntryId], now: float) -> int:
         """Number removed. A pinned one is a miss from now on; its space stays until unpinned."""
         self._entries.expire_among(entries, now)
-        self._reservations.doom_fills(entries)
+        self._catalog.doom_fills(entries)
         slots = {self._catalog.committed.get(entry, NO_SLOT) for entry in entries} - {NO_SLOT}
         self._entries.drop(list(slots), DropReason.REMOVED)
         self._counters.removals += len(slots)
@@ -43,7 +43,6 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         memory back."""
         removed = clear(
             self._entries,
-            self._reservations,
             self._namespaces,
             namespace=namespace,
             strings_only=strings_only,
@@ -77,7 +76,8 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
 
     def report_corrupt(self, slot: int, generation: int) -> bool:
         """Recomputes the checksums of a committed entry and drops it when they differ (True)."""
-        if self._catalog.find(slot, generation) != SlotState.COMMITTED:
+        state = self._catalog.find(slot, generation)
+        if state not in (SlotState.COMMITTED, SlotState.WITHDRAWN):
             return False
         if self._contents.is_intact(slot, generation):
             return False
@@ -131,9 +131,10 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
             pins=counters.num_pins,
             tickets=len(self._pins),
             in_flight=len(self._reservations),
+            runs=len(self._runs),
             fills=len(self._catalog.origins),
             request_scoped=len(self._catalog.request_scoped),
-            quarantined=self._reservations.num_quarantined,
+            quarantined=len(self._quarantine),
             clients=len(self._owners),
             namespaces=len(self._namespaces),
             segments=len(pool.segments),
@@ -149,4 +150,11 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         )
 
     def audit(self) -> AuditReport:
-        return audit(self._entries, self._reservations, self._pins)
+        return audit(
+            self._entries,
+            self._reservations,
+            self._runs,
+            self._quarantine,
+            self._reserved,
+            self._pins,
+        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -102,6 +103,35 @@ class ReserveResult(NamedTuple):
     offset: int = 0
     writable: bool = False
     reason: str = ""
+
+
+class Pieces(NamedTuple):
+    """Where entries lie in their run and what they sum up to: u64 LE, as many of each."""
+
+    entries: Sequence[bytes]
+    offsets: bytes  # from the run's base
+    sizes: bytes
+    checksums: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """As of a put."""
+
+    if_exists: IfExists = "keep"
+    ttl_s: float | None = None
+    soft_pin: bool = False
+    elsewhere: AbstractSet[bytes] = frozenset()  # entries that another tier holds
+
+
+class RunResult(NamedTuple):
+    """Fields of `wire.RunReply` in its order, and the entries that were STORED."""
+
+    statuses: bytes
+    slots: bytes
+    generations: bytes
+    reason: str
+    stored: Sequence[bytes]
 
 
 class Purpose(NamedTuple):
@@ -214,7 +244,7 @@ class Stats(msgspec.Struct, frozen=True):
     tiers: dict[str, TierStats]
     pins: int  # pinned entries, each counted once a holder
     tickets: int  # holders: views and tickets
-    in_flight: int  # reservations, fills included
+    in_flight: int  # reservations of entries, fills included
     fills: int  # reservations of the store's own, filled from another tier or node
     request_scoped: int  # blocks of one request, being written or committed
     quarantined: int  # reservations of vanished writers
@@ -230,6 +260,7 @@ class Stats(msgspec.Struct, frozen=True):
     hbm_blocks: int
     events_seq: int
     uptime_s: float
+    runs: int = 0  # stretches that clients cut entries from
 
 
 class AuditReport(msgspec.Struct, frozen=True):

@@ -9,11 +9,29 @@ from ..errors import InvalidRequest
 from ..keys import BlockKey, EntryId, Namespace
 from ..layout import Shard
 from ..types import Extent, IfExists, PutResult
-from .checks import MAX_ENTRY_TTL_SECONDS, check_chain, check_entries, check_keys, check_ttl
+from .checks import (
+    MAX_ENTRY_TTL_SECONDS,
+    check_chain,
+    check_entries,
+    check_if_exists,
+    check_keys,
+    check_pieces,
+    check_same_length,
+    check_ttl,
+)
 from .namespaces import Geometry
 from .parts import StoreParts
 from .room import Batch
-from .types import ExtentCallback, Origin, OwnerId, Purpose, ReserveResult
+from .types import (
+    ExtentCallback,
+    Origin,
+    OwnerId,
+    Pieces,
+    Purpose,
+    ReserveResult,
+    RunOptions,
+    RunResult,
+)
 
 
 class StoreWriting(StoreParts):
@@ -45,8 +63,7 @@ class StoreWriting(StoreParts):
         the entry is committed, or is one of those that lie `elsewhere`; FULL when nothing can be
         evicted; FAILED for a size no segment holds. Evicts as needed."""
         check_entries(entries, sizes)
-        if if_exists not in ("keep", "replace", "error"):
-            raise InvalidRequest(f"if_exists is {if_exists!r}; known: keep, replace, error")
+        check_if_exists(if_exists)
         if ttl_s is not None:
             check_ttl("ttl_s", ttl_s, MAX_ENTRY_TTL_SECONDS)
         self._entries.expire_among(entries, now)
@@ -190,6 +207,30 @@ class StoreWriting(StoreParts):
             self._owners.get(owner), slots, generations, checksums, now
         )
 
+    def reserve_run(self, owner: OwnerId, num_bytes: int, now: float) -> ReserveResult:
+        """A stretch of a segment granted to the owner's client, from which it cuts entries; it ends
+        like any reservation, or with its last byte. FULL when the client gets no such segment."""
+        return self._runs.reserve(self._owners.get(owner), num_bytes, now)
+
+    def commit_run(
+        self,
+        owner: OwnerId,
+        slot: int,
+        generation: int,
+        pieces: Pieces,
+        options: RunOptions,
+        now: float,
+    ) -> RunResult:
+        """Cuts string entries off a run and makes them visible: STORED; EXISTS as in `reserve`;
+        FULL when there is no slot for one. Pieces lie in ascending order behind what was cut
+        before; what is skipped or not stored is free again. Raises InvalidRequest, with nothing
+        changed, on any other place, and (counted) unless the run is the owner's."""
+        check_pieces(pieces)
+        check_if_exists(options.if_exists)
+        if options.ttl_s is not None:
+            check_ttl("ttl_s", options.ttl_s, MAX_ENTRY_TTL_SECONDS)
+        return self._runs.commit(self._owners.get(owner), slot, generation, pieces, options, now)
+
     def take_renewed(self) -> list[bytes]:
         """String entries that the last commit stored for a client: whatever other tiers hold of
         them is an older value."""
@@ -199,7 +240,11 @@ class StoreWriting(StoreParts):
     def abort(self, owner: OwnerId, slots: Sequence[int], generations: Sequence[int]) -> int:
         """The writer has stopped: frees the space at once. Unknown ones are counted, not errors.
         Returns how many ended."""
-        return self._reservations.abort(self._owners.get(owner), slots, generations)
+        requester = self._owners.get(owner)
+        check_same_length(slots=slots, generations=generations)
+        places = [*zip(slots, generations, strict=True)]
+        left = [place for place in places if not self._runs.abort(requester, *place)]
+        return len(places) - len(left) + self._reservations.abort(requester, left)
 
     def buffer(self, slot: int, generation: int) -> memoryview:
         """The entry's bytes in the pool, writable, of a reserved or committed entry. Valid while

@@ -1,0 +1,48 @@
+"""Why a reservation is refused for now: words for the client, and the count."""
+
+from __future__ import annotations
+
+from moontide.transfer.types import Instance
+
+from ..types import ReserveStatus
+from .counters import Counters
+from .pool import Pool
+from .shares import Shares
+from .types import ReserveResult
+
+
+class Refusals:
+    """Each is FULL: the same request may succeed later."""
+
+    def __init__(self, pool: Pool, counters: Counters, shares: Shares) -> None:
+        self._pool = pool
+        self._counters = counters
+        self._shares = shares
+
+    def no_room(self, num_bytes: int) -> ReserveResult:
+        counters = self._counters
+        counters.refused_puts += 1
+        return ReserveResult(
+            ReserveStatus.FULL,
+            reason=f"no room for {num_bytes} bytes: of {self._pool.capacity_bytes} in the tier "
+            f"{counters.pinned_bytes} are pinned, {counters.reserved_bytes} reserved, "
+            f"{counters.quarantined_bytes} in quarantine; retry later",
+        )
+
+    def beyond_share(self, client: Instance, num_bytes: int) -> ReserveResult:
+        self._counters.refused_puts += 1
+        held_bytes, held_entries = self._shares.held(client)
+        return ReserveResult(
+            ReserveStatus.FULL,
+            reason=f"{num_bytes} bytes; this client has {held_bytes} bytes of {held_entries} "
+            f"entries reserved and may have {self._shares.max_bytes} of "
+            f"{self._shares.max_entries}: commit or abort first",
+        )
+
+    def no_slots(self, num_entries: int) -> str:
+        """For entries of a run, whose space there is: the pool's `max_entries` are all held."""
+        self._counters.refused_puts += num_entries
+        return (
+            f"no slot for {num_entries} entries: all {self._pool.settings.max_entries} of the pool "
+            "are pinned or being written; raise --max-entries or retry later"
+        )
