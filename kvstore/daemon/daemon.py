@@ -33,6 +33,7 @@ from .admin import AdminApi, StoreReport
 from .admin.report import make_report
 from .counters import Counters, TransportCounters
 from .data_dir import DataDir, StoreState
+from .floors import FloorKeeper
 from .gate import Gate
 from .listeners import UnixListener
 from .peers import Peers
@@ -93,8 +94,13 @@ class StoreDaemon:
             self._tiering = self._open_tiering()
             if self._tiering is not None:
                 stack.push_async_callback(self._end_tiering, self._tiering)
+            self._floors = FloorKeeper(
+                self._store, self._membership, self._data_dir.path, self._tiering
+            )
+            stack.push_async_callback(self._floors.close)
+            await self._floors.start()
             if self._peers is not None:
-                self._peers.start()
+                self._peers.start(self._floors.of)
                 stack.push_async_callback(self._peers.close)
                 self._sources = dataclasses.replace(
                     self._sources,
@@ -190,6 +196,7 @@ class StoreDaemon:
             stats=lambda: msgspec.json.encode(self._report()),
             sources=self._sources,
             tiering=self._tiering,
+            floors=self._floors,
         )
         self._server = DataServer(
             self._store,

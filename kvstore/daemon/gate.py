@@ -24,6 +24,7 @@ from ..types import Instance
 from .answers import Outgoing
 from .budget import Budget
 from .clients import ClientRegistry, Connection
+from .floors import FloorKeeper
 from .peer import Peer
 from .sources import Sources
 from .tiers import Tiering
@@ -57,6 +58,7 @@ class Gate:
         stats: Callable[[], bytes],
         sources: Sources,
         tiering: Tiering | None,
+        floors: FloorKeeper | None = None,
     ) -> None:
         self._store = store
         self._token = token.encode()
@@ -65,6 +67,7 @@ class Gate:
         self._stats = stats
         self._sources = sources
         self._tiering = tiering
+        self._floors = floors
         self._copies = Budget(MAX_COPIED_BYTES)
         self._last_owner = 0
         self.clients = ClientRegistry(
@@ -97,6 +100,7 @@ class Gate:
             copies=self._copies,
             sources=self._sources,
             tiering=self._tiering,
+            floors=self._floors,
         )
         return peer, self._welcome(version, shared_memory)
 

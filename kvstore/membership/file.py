@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,10 +20,11 @@ import msgspec
 
 from moontide.transfer.types import boot_id
 
+from ..durable import write_durably
 from ..errors import StoreTimeout
 from .lifelines import Lifelines, try_lock
 from .records import Member, Record, Registration, kind_of
-from .validate import MAX_MEMBERS, MAX_TTL_S, check_registration, check_room, taken
+from .validate import MAX_MEMBERS, MAX_TTL_S, check_registration, check_room, raised, taken
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +33,10 @@ _SUFFIX = ".member"
 _LIFELINE = ".alive"
 _LOCK = "lock"
 _REVISION = "revision"
+_FLOORS = "floors"
 _DRAFT = ".draft-"
 _MAX_FILE_BYTES = 16 << 10
+_MAX_FLOORS_BYTES = 1 << 20
 _LOCK_SECONDS = 2.0
 _LOCK_POLL_SECONDS = 0.005
 
@@ -46,6 +49,11 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     record: Record
 
 
+class _Floors(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    floors: dict[str, int]
+
+
 def boottime() -> float:
     """Seconds since boot, suspend included; no wall-clock step changes it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -53,7 +61,7 @@ def boottime() -> float:
 
 class FileMembership:
     """Several processes of one machine share `directory`. Files in it that are not ours, or
-    damaged, are left alone and logged once."""
+    damaged, are left alone and logged once. Floors lie in one file, which is durable."""
 
     def __init__(
         self,
@@ -109,6 +117,24 @@ class FileMembership:
         live.sort(key=lambda file: (kind_of(file.record), file.record.id))
         return [Member(file.record, file.revision) for file in live]
 
+    def floors(self) -> dict[str, int]:
+        try:
+            with (self._directory / _FLOORS).open("rb") as opened:
+                read = msgspec.json.decode(opened.read(_MAX_FLOORS_BYTES), type=_Floors)
+        except FileNotFoundError:
+            return {}
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self._report(_FLOORS)  # whoever knows floors writes them again
+            return {}
+        return read.floors if read.format == _FORMAT else {}
+
+    def raise_floors(self, namespaces: Collection[str], known: Mapping[str, int]) -> dict[str, int]:
+        with self._locked():
+            floors = raised(self.floors(), namespaces, known)
+            data = msgspec.json.encode(_Floors(format=_FORMAT, floors=floors))
+            write_durably(self._directory / _FLOORS, self._draft(), data)
+            return floors
+
     # -- files ------------------------------------------------------------------------
 
     def _is_dead(self, path: Path) -> bool:
@@ -130,7 +156,11 @@ class FileMembership:
         except FileNotFoundError:  # wiped while we run: everybody registers again
             return []
         for name in names:
-            if name in (_LOCK, _REVISION) or name.startswith(_DRAFT) or name.endswith(_LIFELINE):
+            if (
+                name in (_LOCK, _REVISION, _FLOORS)
+                or name.startswith(_DRAFT)
+                or name.endswith(_LIFELINE)
+            ):
                 continue
             path = self._directory / name
             file = self._read(path) if name.endswith(_SUFFIX) else None
@@ -170,13 +200,16 @@ class FileMembership:
 
     def _replace(self, path: Path, data: bytes) -> None:
         """No fsync: a lease does not outlive the boot."""
-        draft = self._directory / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
+        draft = self._draft()
         try:
             draft.write_bytes(data)
             draft.replace(path)
         except OSError:
             draft.unlink(missing_ok=True)
             raise
+
+    def _draft(self) -> Path:
+        return self._directory / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
 
     def _next_revision(self, files: Iterable[_File]) -> int:
         """One more than any before, also when a member file or the counter is gone."""

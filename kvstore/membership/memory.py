@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from .records import Member, Record, Registration, kind_of
-from .validate import check_registration, check_room, taken
+from .validate import check_registration, check_room, raised, taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class MemoryMembership:
         self._lock = threading.Lock()
         self._leases: dict[tuple[str, str], _Lease] = {}
         self._revision = 0
+        self._floors: dict[str, int] = {}
 
     def register(self, record: Record, ttl_s: float) -> Registration:
         check_registration(record, ttl_s)
@@ -65,6 +66,15 @@ class MemoryMembership:
             return [
                 Member(lease.record, lease.revision) for _, lease in sorted(self._leases.items())
             ]
+
+    def floors(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._floors)
+
+    def raise_floors(self, namespaces: Collection[str], known: Mapping[str, int]) -> dict[str, int]:
+        with self._lock:
+            self._floors = raised(self._floors, namespaces, known)
+            return dict(self._floors)
 
     def _expire(self, now: float) -> None:
         for name in [name for name, lease in self._leases.items() if lease.expires <= now]:

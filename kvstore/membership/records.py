@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -60,8 +61,9 @@ def kind_of(record: Record) -> str:
 
 
 class Membership(Protocol):
-    """Who is there, under leases. Every call returns within a few seconds; those of `file` may
-    block that long, so an event loop calls them in a thread (`Keeper` does)."""
+    """Who is there, under leases, and the floors of namespaces, which stay. Every call returns
+    within a few seconds; those of `file` may block that long, so an event loop calls them in a
+    thread (`Keeper` does)."""
 
     def register(self, record: Record, ttl_s: float) -> Registration:
         """Join, or replace what this same instance said before. Raises Conflict while another
@@ -76,3 +78,11 @@ class Membership(Protocol):
 
     def members(self) -> list[Member]:
         """Every member whose lease lives, by kind and id."""
+
+    def floors(self) -> dict[str, int]:
+        """The floor of each namespace (digest, hex) whose floor was ever raised."""
+
+    def raise_floors(self, namespaces: Collection[str], known: Mapping[str, int]) -> dict[str, int]:
+        """Lifts the floor of each of these above what lies here and what is `known`; of all else
+        that is known the higher stays. Floors as they are then. Raises InvalidRequest beyond
+        MAX_FLOORS, StoreTimeout."""

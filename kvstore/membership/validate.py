@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from ..errors import Conflict, InvalidRequest
 from .records import MAX_ID_CHARS, Record, kind_of
 
 MAX_TTL_S = 3600.0
 MAX_MEMBERS = 4096
+MAX_FLOORS = 4096
+"""Namespaces whose floors a membership keeps."""
 
 
 def check_registration(record: Record, ttl_s: float) -> None:
@@ -31,3 +35,20 @@ def taken(record: Record, holder: Record, remaining_s: float) -> Conflict:
 def check_room(count: int) -> None:
     if count >= MAX_MEMBERS:
         raise InvalidRequest(f"the membership holds {count} members, the most allowed")
+
+
+def raised(
+    floors: Mapping[str, int], namespaces: Collection[str], known: Mapping[str, int]
+) -> dict[str, int]:
+    """See `Membership.raise_floors`."""
+    merged = dict(floors)
+    for namespace in (*known, *namespaces):
+        merged[namespace] = max(merged.get(namespace, 0), known.get(namespace, 0))
+    for namespace in set(namespaces):
+        merged[namespace] += 1
+    if len(merged) > MAX_FLOORS:
+        raise InvalidRequest(
+            f"floors of {len(merged)} namespaces; the membership keeps {MAX_FLOORS}: stop the "
+            "cluster and clear its membership and data directories to begin anew"
+        )
+    return merged

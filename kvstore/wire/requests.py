@@ -115,6 +115,7 @@ class LookupBlocks(Message, frozen=True, tag=10):
     local_only: bool = False  # as peers ask each other
     wait_s: float = 0.0
     timeout_s: float | None = None
+    floor: int = 0  # between nodes: the namespace's, as the asker knows it
 
 
 class Get(Message, frozen=True, tag=11):
@@ -289,6 +290,31 @@ class NoteUse(Message, frozen=True, tag=29):
     tickets: list[bytes] = msgspec.field(default_factory=list)
 
 
+class Prefetch(Message, frozen=True, tag=30):
+    """Begins to bring string entries from disk or other nodes to DRAM, pins nothing, and answers at
+    once. What has not come within `timeout_s` ends. Answer: CountReply, those here or coming."""
+
+    entries: list[bytes]
+    timeout_s: float = 1.0
+    tier: Literal["dram"] = "dram"
+
+
+class PrefetchBlocks(Message, frozen=True, tag=31):
+    """As Prefetch, for leading blocks of a chain. Answer: CountReply, leading blocks that are here
+    or come from this node's disk; more may come from other nodes."""
+
+    namespace: int
+    keys: bytes
+    coverage: list[bytes]
+    timeout_s: float = 1.0
+    tier: Literal["dram"] = "dram"
+
+
+class ReadFloors(Message, frozen=True, tag=32):
+    """Between nodes: a floor was raised in the membership. Answer: Ok, once what it says is in
+    force here."""
+
+
 Request = (
     Hello
     | Put
@@ -319,4 +345,7 @@ Request = (
     | ReserveRun
     | CommitRun
     | NoteUse
+    | Prefetch
+    | PrefetchBlocks
+    | ReadFloors
 )

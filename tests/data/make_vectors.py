@@ -190,7 +190,7 @@ def messages() -> list[wire.Request | wire.Reply]:
         wire.Commit([7], [3], [9]),
         wire.Abort([7, 8], [3, 4]),
         wire.Lookup([one, two], 0.0),
-        wire.LookupBlocks(2, key, [shard], 10.0, True, True, 0.5, 0.25),
+        wire.LookupBlocks(2, key, [shard], 10.0, True, True, 0.5, 0.25, 3),
         wire.Get([one, two]),
         wire.Read([7], [3], [29]),
         wire.Exists([one]),
@@ -214,6 +214,9 @@ def messages() -> list[wire.Request | wire.Reply]:
             7, 3, [one], bytes(8), bytes([3, *bytes(7)]), bytes(range(8)), "replace", 1.5, True, 2
         ),
         wire.NoteUse(bytes([7, 0, 0, 0]), bytes([3, 0, 0, 0]), 3, [key]),
+        wire.Prefetch([one, two], 0.5),
+        wire.PrefetchBlocks(2, key * 2, [shard], 0.5),
+        wire.ReadFloors(),
         wire.Challenge(bytes(32)),
         wire.Welcome(
             1, "node/1/" + "cd" * 16, "boot", 1, True, [64 << 20], 4096, 65536, 1 << 26, 1 << 23

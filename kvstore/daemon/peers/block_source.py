@@ -82,7 +82,12 @@ class PeerBlockSource:
             return False
         neighbour, keys = best
         search.asked.add(neighbour.record.instance)
-        blocks = RemoteBlocks(neighbour.link, search.namespace, search.request.coverage)
+        blocks = RemoteBlocks(
+            neighbour.link,
+            search.namespace,
+            search.request.coverage,
+            floor=self._tools.floor_of(search.namespace.digest),
+        )
         try:
             offer = await blocks.find(keys, timeout_s=ASK_SECONDS)
         except StoreError as error:

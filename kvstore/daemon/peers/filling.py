@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,6 +29,9 @@ from .plan import FillPlan, Piece, Read
 from .reads import PoolReads
 
 logger = logging.getLogger(__name__)
+
+FloorOf = Callable[[bytes], int]
+"""The floor of a namespace (digest) that is in force here."""
 
 CHUNK_BYTES = 8 << 20
 MAX_CHUNKS = 4
@@ -53,6 +56,7 @@ class FillTools:
     flow: FlowLimit  # bytes on their way here, of all fills
     verifiers: ThreadPoolExecutor
     counters: FillCounters
+    floor_of: FloorOf
 
 
 class PeerFill:

@@ -36,7 +36,9 @@ class HandOffs:
         namespace = store.namespace(request.namespace)
         pieces = _reserve(store, namespace, request)
         if pieces:
-            source = GrowingSource(RemoteBlocks(link, namespace, request.coverage), store)
+            floor = self._tools.floor_of(namespace.digest)
+            blocks = RemoteBlocks(link, namespace, request.coverage, floor=floor)
+            source = GrowingSource(blocks, store)
             deadline = time.monotonic() + request.timeout_s
             fill = PeerFill(self._tools, link, FillPlan(pieces), source, deadline)
             self._tasks.start(fill.run())

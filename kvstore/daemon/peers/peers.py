@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import msgspec
 
 from moontide.transfer import SegmentRegistry, TcpTransport, TransferServer
 
+from ... import wire
+from ...errors import StoreError
 from ...following import event_session
 from ...index import PrefixIndex
 from ...membership import Membership
@@ -21,9 +24,10 @@ from .changes import StringChanges
 from .connection import LinkIdentity
 from .entry_source import PeerEntrySource
 from .fences import Fences
-from .filling import FillCounters, FillTools
+from .filling import FillCounters, FillTools, FloorOf
 from .flow import FlowLimit
 from .hand_offs import HandOffs
+from .link import PeerLink
 from .reads import PoolReads
 from .roster import Roster
 from .tasks import TaskGroup
@@ -31,6 +35,8 @@ from .tasks import TaskGroup
 IN_FLIGHT_BYTES = 64 << 20
 """On their way into our pool at once, from all peers."""
 VERIFY_THREADS = 2
+FLOOR_SECONDS = 1.0
+"""For a peer to read the floors."""
 MAX_INDEXED_BLOCKS = 2_000_000
 MAX_INDEXED_STRINGS = 500_000
 
@@ -46,6 +52,13 @@ class PeerReport(msgspec.Struct, frozen=True):
     filled_entries: int
     failed_entries: int
     corrupt_extents: int
+
+
+class FloorsTold(NamedTuple):
+    """Node ids. Those `away` read them when they are back, and are asked for no blocks before."""
+
+    in_force: list[str]
+    away: list[str]
 
 
 class Peers:
@@ -77,7 +90,7 @@ class Peers:
             segments=_pool_segments(store),
         )
 
-    def start(self) -> None:
+    def start(self, floor_of: FloorOf) -> None:
         """Serves the pool, and looks for the others."""
         loop = asyncio.get_running_loop()
         store = self._store
@@ -93,7 +106,7 @@ class Peers:
             transport=self._transport,
             session=self._session,
         )
-        tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters)
+        tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters, floor_of)
         self.blocks: BlockSource = PeerBlockSource(
             tools, self._roster, self._index, self._tasks, copies=self._copies
         )
@@ -107,6 +120,16 @@ class Peers:
     def joined(self) -> None:
         """Our record lies in the membership: the others come to know of us."""
         self._strings.joined()
+
+    async def tell_floors(self) -> FloorsTold:
+        """Has every peer read the floors in the membership."""
+        neighbours = self._roster.neighbours()
+        told = await asyncio.gather(*(_tell_floors(each.link) for each in neighbours))
+        names = [each.record.id for each in neighbours]
+        return FloorsTold(
+            [name for name, is_told in zip(names, told, strict=True) if is_told],
+            [name for name, is_told in zip(names, told, strict=True) if not is_told],
+        )
 
     async def close(self) -> None:
         """Ends every fill; when it returns, nobody touches the pool for a peer any more."""
@@ -141,6 +164,14 @@ class Peers:
             failed_entries=self._counters.failed_entries,
             corrupt_extents=self._counters.corrupt_extents,
         )
+
+
+async def _tell_floors(link: PeerLink) -> bool:
+    try:
+        await link.ask(wire.ReadFloors(), wire.Ok, timeout_s=FLOOR_SECONDS)
+    except StoreError:
+        return False
+    return True
 
 
 def _pool_segments(store: Store) -> SegmentRegistry:

@@ -19,11 +19,15 @@ WAIT_SECONDS = 1.0
 
 
 class RemoteBlocks:
-    """What it finds is added to `pins`, which are the caller's to renew and to release."""
+    """What it finds is added to `pins`, which are the caller's to renew and to release. A peer that
+    has not heard of the namespace's `floor` yet refuses to say what it has."""
 
-    def __init__(self, link: PeerLink, namespace: Namespace, coverage: Sequence[Shard]) -> None:
+    def __init__(
+        self, link: PeerLink, namespace: Namespace, coverage: Sequence[Shard], *, floor: int
+    ) -> None:
         self.link = link
         self._namespace = namespace
+        self._floor = floor
         self._coverage = [shard.pack() for shard in coverage]
         self.pins = PeerPins(link)
 
@@ -77,6 +81,7 @@ class RemoteBlocks:
             local_only=True,
             wait_s=wait_s,
             timeout_s=timeout_s,
+            floor=self._floor,
         )
 
     def _take(self, reply: wire.BlocksReply) -> Offer:

@@ -14,7 +14,7 @@ from ... import wire
 from ...errors import InvalidRequest
 from ..answers import Answer, Incoming
 from ..peer import Peer
-from . import blocks, ending, entries, fetch, lookups, reading, segments, waiting
+from . import blocks, ending, entries, fetch, floors, lookups, reading, segments, waiting
 
 _Handler = Callable[[Peer, Any], Answer]
 _PayloadHandler = Callable[[Peer, Any, int], Incoming]
@@ -43,6 +43,7 @@ _HANDLERS: dict[type[wire.Request], _Handler] = {
     wire.MapSegment: segments.map_segment,
     wire.ReleaseSegment: segments.release_segment,
     wire.GetStats: segments.get_stats,
+    wire.ReadFloors: floors.read,
 }
 _PAYLOAD_HANDLERS: dict[type[wire.Request], _PayloadHandler] = {
     wire.Put: entries.put,

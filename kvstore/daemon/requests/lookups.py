@@ -15,7 +15,7 @@ from ...layout import Shard
 from ..answers import Deferred, Respond
 from ..peer import Peer
 from ..sources import BlockSource, BlocksWanted
-from . import checks
+from . import checks, floors
 
 SOURCE_SECONDS = 1.0
 """For all sources together, unless the client says less."""
@@ -27,6 +27,7 @@ def lookup(peer: Peer, message: wire.LookupBlocks) -> wire.BlocksReply | Deferre
     checks.seconds("pin_s", message.pin_s)
     checks.seconds("wait_s", message.wait_s)
     checks.seconds("timeout_s", message.timeout_s)
+    floors.check(peer, message)
     keys = checks.block_keys(message.keys)
     asked = _Lookup(peer, message, keys, checks.shards(message.coverage, len(keys)))
     if asked.is_complete():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -33,7 +33,8 @@ class _Found(NamedTuple):
 
 class NvmeSource:
     """A BlockSource and an EntrySource. Lives in the loop. `shards` are those that blocks of a
-    namespace (digest, hex) lie on disk in: a block written at another parallelism is found too."""
+    namespace (digest, hex) lie on disk in: a block written at another parallelism is found too.
+    Nothing of a `hidden` namespace is brought."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class NvmeSource:
         counters: TransportCounters,
         clock: Callable[[], float],
         shards: dict[str, set[bytes]],
+        hidden: Container[str] = (),
     ) -> None:
         self._store = store
         self._nvme = nvme
@@ -51,6 +53,7 @@ class NvmeSource:
         self._counters = counters
         self._clock = clock
         self._shards = shards
+        self._hidden = hidden
         self.hits = self.misses = 0  # entries asked for and found there, or not
         self._promotions: list[Promotion] = []
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}  # for string entries that fill
@@ -72,6 +75,8 @@ class NvmeSource:
         then()
 
     def _fill_blocks(self, request: BlocksWanted, fills: list[Fill]) -> None:
+        if self._store.namespace(request.namespace).digest.hex() in self._hidden:
+            return
         missing = self._store.missing(request.namespace, request.keys, request.coverage)
         for start in range(0, len(missing), LOCATED_AT_ONCE):
             keys = [request.keys[index] for index in missing[start : start + LOCATED_AT_ONCE]]

@@ -57,6 +57,7 @@ class Tiering:
             on_removed=self._removed,
         )
         self._shards: dict[str, set[bytes]] = {}
+        self._below_floor: dict[str, Then] = {}  # namespaces to be cleared, not yet told the disk
         self._unread = self._tier.entries()  # of what was there at the start
         self._touched: dict[bytes, None] = {}
         self._demoter = Demoter(
@@ -72,6 +73,7 @@ class Tiering:
             counters=counters,
             clock=time.monotonic,
             shards=self._shards,
+            hidden=self._below_floor,
         )
         store.list_beyond(self._holdings)
 
@@ -81,6 +83,7 @@ class Tiering:
         self.source.tick()
         self._tell_touched()
         self._read_shards()
+        self._clear_below_floors()
 
     def touch(self, entries: Iterable[bytes]) -> None:
         """These were hit, in whatever tier: the disk keeps them longer. Told to it a few at a time;
@@ -143,6 +146,20 @@ class Tiering:
 
         if not self._tier.clear(namespace, cleared):
             then(False)
+
+    def raise_floor(self, namespace: str, then: Then) -> None:
+        """Nothing that lies here of the namespace (digest, hex) is brought up again, from this
+        moment on; `then` once that is durable."""
+        self._below_floor[namespace] = then
+        self._clear_below_floors()
+
+    def _clear_below_floors(self) -> None:
+        """As many as the disk's queue takes."""
+        for namespace, then in list(self._below_floor.items()):
+            if not self._tier.clear(namespace, then):
+                return
+            del self._below_floor[namespace]
+            self._announce_cleared(namespace)
 
     # -- looking into it ----------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class World:
             reads = PoolReads(transport, asyncio.get_running_loop())
             flow = FlowLimit(1 << 20)
             with ThreadPoolExecutor(1) as verifiers:
-                tools = FillTools(self.ours, reads, flow, verifiers, counters)
+                tools = FillTools(self.ours, reads, flow, verifiers, counters, lambda digest: 0)
                 deadline = time.monotonic() + seconds
                 await PeerFill(tools, self.link, FillPlan(pieces), NoNews(), deadline).run()
             reads.close()
