@@ -25,11 +25,16 @@ class Outgoing:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """Nothing is sent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Incoming:
     """The request's payload goes to `sink`; `finish` makes the answer once all of it is there."""
 
     sink: PayloadSink
-    finish: Callable[[], Reply | Deferred]
+    finish: Callable[[], Reply | Deferred | Silence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Deferred:
 
 
 Respond = Callable[[Reply | Outgoing], None]
-Answer = Reply | Outgoing | Incoming | Deferred
+Answer = Reply | Outgoing | Incoming | Deferred | Silence
 
 
 def mapped(

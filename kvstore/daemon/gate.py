@@ -32,6 +32,8 @@ from .tiers import Tiering
 NONCE_BYTES = 32
 MAX_COPIED_BYTES = 256 << 20
 """Copies of extents on their way to all clients: those that do not read may not fill the memory."""
+RUNS_VERSION = 2
+"""Clients of older ones know no runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Gate:
             owner=owner,
             client=client,
             shared_memory=shared_memory,
+            version=version,
             stats=self._stats,
             clock=time.monotonic,
             copies=self._copies,
@@ -130,6 +133,7 @@ class Gate:
             slot_table_bytes=store.slot_table_bytes,
             inline_bytes=self._inline_bytes,
             max_entry_bytes=store.max_entry_bytes,
+            run_bytes=store.run_bytes if shared_memory and version >= RUNS_VERSION else 0,
         )
         return Outgoing(reply, descriptors=(store.slot_table_descriptor,) if shared_memory else ())
 

@@ -22,6 +22,7 @@ class Peer:
     owner: OwnerId
     client: Instance
     shared_memory: bool
+    version: int  # of the wire, agreed on
     stats: Callable[[], bytes]  # JSON body of GET /v1/stats
     clock: Callable[[], float]  # monotonic seconds
     copies: Budget  # copied out of the pool and not yet sent, of all connections

@@ -52,6 +52,7 @@ class DataServer:
         self._sessions: set[Session] = set()
         self._acceptors: list[Acceptor] = []
         self._swept = time.monotonic()
+        store.beat(self._swept)
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
     @property
@@ -104,6 +105,7 @@ class DataServer:
         self._counters.refused["accept"] += 1
 
     def _tick(self) -> None:
+        self._store.beat(time.monotonic())
         more = self._store.expire(time.monotonic())
         if self._tiering is not None:
             self._tiering.tick(time.monotonic())

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from .. import wire
 from ..errors import AccessDenied, Busy, InvalidRequest, StoreError
-from .answers import Answer, Deferred, Incoming, Outgoing
+from .answers import Answer, Deferred, Incoming, Outgoing, Silence
 from .buffers import ReceiveBuffer, drain
 from .counters import CloseReason, Counters
 from .gate import Gate, Visitor
@@ -256,7 +256,8 @@ class Session:
             self._act(header.request_id, answer(self._peer, message, header.payload_bytes))
         except StoreError as error:
             failure = self._failure(error)
-            self._act(header.request_id, Incoming(drain(header.payload_bytes), lambda: failure))
+            told = Silence() if isinstance(message, wire.NoteUse) else failure
+            self._act(header.request_id, Incoming(drain(header.payload_bytes), lambda: told))
 
     def _finish(self, request_id: int, incoming: Incoming) -> None:
         try:
@@ -273,8 +274,7 @@ class Session:
             self._reply(request_id, self._failure(error))
             self._closing = "denied" if isinstance(error, AccessDenied) else "closed"
         else:
-            assert isinstance(welcome.reply, wire.Welcome)
-            self._version = welcome.reply.version
+            self._version = self._peer.version
             self._act(request_id, welcome)
 
     def _act(self, request_id: int, what: Answer) -> None:
@@ -282,7 +282,7 @@ class Session:
             self._incoming = (request_id, what)
         elif isinstance(what, Deferred):
             self._defer(request_id, what)
-        else:
+        elif not isinstance(what, Silence):
             self._reply(request_id, what)
 
     def _defer(self, request_id: int, deferred: Deferred) -> None:

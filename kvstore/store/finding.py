@@ -171,6 +171,31 @@ class StoreFinding(StoreParts):
         self._pins.release(self._owners.get(owner), ticket)
         self._counters.bytes_out += read_bytes
 
+    def let_go(self, owner: OwnerId, ticket: bytes) -> None:
+        """As `unpin`, of a ticket that may have ended meanwhile (counted)."""
+        self._pins.let_go(self._owners.get(owner), ticket)
+
+    def note_use(
+        self,
+        owner: OwnerId,
+        slots: Sequence[int],
+        generations: Sequence[int],
+        read_bytes: int,
+        now: float,
+    ) -> list[bytes]:
+        """What a client has read without asking counts like a lookup's hits. Returns which entries
+        those were; generations that are gone are skipped."""
+        catalog = self._catalog
+        used = [
+            slot
+            for slot, generation in zip(slots, generations, strict=True)
+            if catalog.find(slot, generation) is SlotState.COMMITTED
+        ]
+        self._entries.touch(used, now)
+        self._counters.hits += len(used)
+        self._counters.bytes_out += read_bytes
+        return [catalog.keys[slot] for slot in used]
+
     def renew(self, ticket: bytes, ttl_s: float, now: float) -> None:
         """Raises InvalidRequest on an unknown or expired ticket, or a view."""
         self._pins.expire(now)

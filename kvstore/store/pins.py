@@ -145,14 +145,20 @@ class Pins:
         return ticket
 
     def release(self, owner: Owner, ticket: bytes) -> None:
-        pin = self._pins.get(ticket)
-        if pin is None or pin.owner not in (None, owner):
-            self._entries.counters.double_releases += 1
+        if not self.let_go(owner, ticket):
             raise InvalidRequest(
                 f"ticket {ticket[:TICKET_BYTES].hex()} is not held by this connection: it was "
                 "released, has expired, or is another's view"
             )
+
+    def let_go(self, owner: Owner, ticket: bytes) -> bool:
+        """False (counted): the owner holds no such pin."""
+        pin = self._pins.get(ticket)
+        if pin is None or pin.owner not in (None, owner):
+            self._entries.counters.double_releases += 1
+            return False
         self._end(ticket)
+        return True
 
     def renew(self, ticket: bytes, ttl_s: float, now: float) -> None:
         check_ttl("ttl_s", ttl_s, MAX_TTL_SECONDS)

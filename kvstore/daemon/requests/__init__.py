@@ -14,7 +14,7 @@ from ... import wire
 from ...errors import InvalidRequest
 from ..answers import Answer, Incoming
 from ..peer import Peer
-from . import blocks, ending, entries, fetch, floors, lookups, reading, segments, waiting
+from . import blocks, ending, entries, fetch, floors, lookups, reading, runs, segments, waiting
 
 _Handler = Callable[[Peer, Any], Answer]
 _PayloadHandler = Callable[[Peer, Any, int], Incoming]
@@ -44,6 +44,14 @@ _HANDLERS: dict[type[wire.Request], _Handler] = {
     wire.ReleaseSegment: segments.release_segment,
     wire.GetStats: segments.get_stats,
     wire.ReadFloors: floors.read,
+    wire.ReserveRun: runs.reserve,
+    wire.CommitRun: runs.commit,
+    wire.NoteUse: runs.note_use,
+}
+_SINCE_VERSION: dict[type[wire.Request], int] = {
+    wire.ReserveRun: 2,
+    wire.CommitRun: 2,
+    wire.NoteUse: 2,
 }
 _PAYLOAD_HANDLERS: dict[type[wire.Request], _PayloadHandler] = {
     wire.Put: entries.put,
@@ -54,6 +62,11 @@ _PAYLOAD_HANDLERS: dict[type[wire.Request], _PayloadHandler] = {
 def answer(peer: Peer, message: wire.Request, payload_bytes: int) -> Answer:
     """Acts on `message`. Raises StoreError to refuse it; its payload is then drained."""
     kind = type(message)
+    if peer.version < _SINCE_VERSION.get(kind, wire.OLDEST_VERSION):
+        raise InvalidRequest(
+            f"{kind.__name__} on a connection of wire version {peer.version}; it came with "
+            f"version {_SINCE_VERSION[kind]}"
+        )
     handler = _HANDLERS.get(kind)
     if handler is not None:
         if payload_bytes:

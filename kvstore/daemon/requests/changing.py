@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ... import wire
 from ...errors import StoreError, StoreTimeout
@@ -15,6 +15,8 @@ from .durable import REMOVAL_SECONDS
 AGREE_SECONDS = 5.0
 SPREAD_SECONDS = 10.0
 
+Stored = wire.PutReply | wire.RunReply
+"""Answers to puts."""
 Act = Callable[[int], wire.Reply | Deferred]
 """Makes a change here; gets how many copies went at other stores."""
 
@@ -69,19 +71,19 @@ def once_spread(
     changes: EntryChanges,
     entries: Sequence[EntryId],
     replicas: int,
-    answer: wire.PutReply | Deferred,
+    answer: Stored | Deferred,
 ) -> Deferred:
     """`answer` to a put of these entries, when as many stores as can be had hold what it stored."""
     late = StoreTimeout(f"stored; {replicas} replicas were not made within {SPREAD_SECONDS:g} s")
 
     def start(respond: Respond) -> Callable[[], None]:
         def stored(reply: wire.Reply | Outgoing) -> None:
-            if not isinstance(reply, wire.PutReply):
+            if not isinstance(reply, Stored):
                 respond(reply)
                 return
             here = [
                 entry
-                for entry, (status, _) in zip(entries, reply.results, strict=True)
+                for entry, status in zip(entries, _statuses(reply), strict=True)
                 if status in (PutStatus.STORED, PutStatus.EXISTS)
             ]
             if here:
@@ -99,10 +101,23 @@ def once_spread(
     return Deferred(REMOVAL_SECONDS + SPREAD_SECONDS, start, wire.Failure(late.code, str(late)))
 
 
-def _count(reply: wire.PutReply, count: int, replicas: int) -> wire.PutReply:
+def _statuses(reply: Stored) -> Iterable[int]:
+    if isinstance(reply, wire.RunReply):
+        return reply.statuses
+    return [status for status, _ in reply.results]
+
+
+def _count(reply: Stored, count: int, replicas: int) -> Stored:
     if count >= replicas:
         return reply
     reason = f"stored, but only {count} of {replicas} replicas could be made; put it again later"
+    if isinstance(reply, wire.RunReply):
+        return wire.RunReply(
+            reply.statuses.replace(bytes([PutStatus.STORED]), bytes([PutStatus.FULL])),
+            bytes(len(reply.slots)),
+            bytes(len(reply.generations)),
+            reason,
+        )
     return wire.PutReply(
         [
             (int(PutStatus.FULL), reason) if status == PutStatus.STORED else (status, told)

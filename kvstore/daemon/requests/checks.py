@@ -63,6 +63,13 @@ def read_bytes(num_bytes: int) -> None:
         raise InvalidRequest(f"read_bytes is {num_bytes}; it must lie in 0..{_MAX_READ_BYTES}")
 
 
+def numbers(packed: bytes) -> memoryview[int]:
+    """u32 LE each."""
+    if len(packed) % 4 or len(packed) > 4 * MAX_KEYS:
+        raise InvalidRequest(f"{len(packed)} bytes of u32; at most {MAX_KEYS} of 4 bytes each")
+    return memoryview(packed).cast("I")
+
+
 def shards(packed: Sequence[bytes], num_keys: int) -> list[Shard]:
     """At least one, and at most MAX_KEYS (block, shard) pairs."""
     if not packed or len(packed) * max(num_keys, 1) > MAX_KEYS:

@@ -47,11 +47,13 @@ class Removal:
         self._respond = None
 
 
-def once_dropped(peer: Peer, entries: Sequence[EntryId], reply: R) -> R | Deferred:
+def once_dropped(peer: Peer, entries: Sequence[bytes], reply: R) -> R | Deferred:
     """`reply`, once no later start can find any of these entries on disk; at once where it could
     not."""
-    on_disk = peer.tiering.may_return(entries) if peer.tiering else []
-    if peer.tiering is None or not on_disk:
+    if peer.tiering is None:
+        return reply
+    on_disk = peer.tiering.may_return([EntryId(entry) for entry in entries])
+    if not on_disk:
         return reply
     removal = Removal(reply)
     peer.tiering.drop(on_disk, removal.ended)

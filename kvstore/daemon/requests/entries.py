@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 from ... import wire
 from ...errors import InvalidRequest, StoreError
 from ...keys import EntryId, is_block
 from ...store import ReserveResult
-from ...types import PutResult, ReserveStatus
+from ...types import IfExists, PutResult, ReserveStatus
 from ..answers import Deferred, Incoming, Outgoing, mapped
 from ..buffers import PayloadSink, Piece
 from ..peer import Peer
@@ -18,6 +19,7 @@ from .changing import once_agreed, once_spread
 from .durable import once_dropped
 
 LEAST_TTL_SECONDS = 0.001
+_NOTHING: frozenset[bytes] = frozenset()
 
 
 def put(peer: Peer, message: wire.Put, payload_bytes: int) -> Incoming:
@@ -150,7 +152,7 @@ def _commit_here(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
         peer.owner, message.slots, message.generations, message.checksums, peer.clock()
     )
     reply = wire.PutReply([_wire_result(result) for result in results])
-    return once_dropped(peer, [EntryId(entry) for entry in peer.store.take_renewed()], reply)
+    return once_dropped(peer, peer.store.take_renewed(), reply)
 
 
 def abort(peer: Peer, message: wire.Abort) -> wire.Ok:
@@ -164,7 +166,7 @@ def _reserve(
 ) -> list[ReserveResult]:
     checks.seconds("ttl_s", message.ttl_s, least=LEAST_TTL_SECONDS)
     checks.unsigned("sizes", message.sizes, wire.MAX_PAYLOAD_BYTES)
-    _check_replicas(peer, message.replicas)
+    check_replicas(peer, message.replicas)
     entries = checks.string_ids(message.entries)
     return peer.store.reserve(
         peer.owner,
@@ -174,13 +176,13 @@ def _reserve(
         ttl_s=message.ttl_s,
         soft_pin=message.soft_pin,
         shared_memory=shared_memory,
-        elsewhere=_on_disk(peer, entries) if message.if_exists != "replace" else (),
+        elsewhere=that_must_stay(peer, message.if_exists, entries),
         replicas=message.replicas,
         now=peer.clock(),
     )
 
 
-def _check_replicas(peer: Peer, replicas: int) -> None:
+def check_replicas(peer: Peer, replicas: int) -> None:
     if not 1 <= replicas <= wire.MAX_REPLICAS:
         raise InvalidRequest(f"replicas is {replicas}; it must lie in 1..{wire.MAX_REPLICAS}")
     if peer.sources.changes is not None:
@@ -191,9 +193,11 @@ def _check_replicas(peer: Peer, replicas: int) -> None:
         )
 
 
-def _on_disk(peer: Peer, entries: list[EntryId]) -> Collection[bytes]:
-    """What a put that keeps what there is may not hide."""
-    return frozenset(peer.tiering.on_disk(entries)) if peer.tiering else ()
+def that_must_stay(peer: Peer, if_exists: IfExists, entries: Sequence[bytes]) -> AbstractSet[bytes]:
+    """What lies on disk: a put that keeps what there is may not hide it."""
+    if if_exists == "replace" or peer.tiering is None:
+        return _NOTHING
+    return frozenset(peer.tiering.on_disk([EntryId(entry) for entry in entries]))
 
 
 def _is_reserved(result: ReserveResult) -> bool:

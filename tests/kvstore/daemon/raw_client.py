@@ -38,6 +38,7 @@ class RawClient:
         self.socket.settimeout(TIMEOUT_SECONDS)
         self.socket.connect(target)
         self.instance = Instance("test", os.getpid(), secrets.token_bytes(16))
+        self.version = wire.OLDEST_VERSION
         self._last_id = 0
         self._descriptors: list[int] = []
 
@@ -65,18 +66,22 @@ class RawClient:
             proof = wire.prove(token.encode(), challenge.nonce, str(self.instance))
         fields = {
             "oldest_version": 1,
-            "newest_version": 1,
+            "newest_version": wire.WIRE_VERSION,
             "client": str(self.instance),
             "boot_id": boot_id(),
             "quiesced": False,
             "proof": proof,
         }
         self.send(wire.Hello(**(fields | changes)))
-        return self.receive()
+        answer = self.receive()
+        if isinstance(answer.message, wire.Welcome):
+            self.version = answer.message.version
+        return answer
 
     def send(self, message: Any, payload: bytes = b"") -> int:
         self._last_id += 1
-        self.socket.sendall(wire.encode_frame(message, self._last_id, len(payload)) + payload)
+        head = wire.encode_frame(message, self._last_id, len(payload), version=self.version)
+        self.socket.sendall(head + payload)
         return self._last_id
 
     def call(self, message: Any, payload: bytes = b"") -> Answer:
@@ -96,6 +101,7 @@ class RawClient:
         """Raises EOFError when the daemon hung up."""
         head = self._read(wire.HEADER.size)
         header = wire.decode_header(head)
+        assert header.version == self.version or header.request_id == 1
         message = wire.decode_reply(self._read(header.body_bytes))
         payload = self._read(header.payload_bytes)
         descriptors, self._fresh = self._fresh, []
