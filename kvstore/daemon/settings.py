@@ -16,6 +16,13 @@ from ..service import HostPort, Size
 Transport = Literal["shm", "tcp", "rdma"]
 DEFAULT_SEGMENT_BYTES = 64 << 20
 DEFAULT_ENTRIES = 1 << 21
+NEED_NVME = (
+    "nvme_region",
+    "nvme_entries",
+    "nvme_write_rate",
+    "nvme_write_daily",
+    "nvme_free_floor",
+)
 LEAST_REGIONS = 8
 """A tier of fewer holds too little while one of them makes room."""
 DEFAULT_LISTEN = HostPort("127.0.0.1", 7420)
@@ -72,6 +79,27 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         Literal["auto", "off"],
         Meta(description="auto: zstd for entries of which a sample shrinks by 1/8 or more"),
     ] = "auto"
+    nvme_write_rate: Annotated[
+        Size | None,
+        Meta(
+            description="Bytes a second written to the NVMe tier, entries carried over within it "
+            "included; what exceeds it stays in DRAM only. None: no limit"
+        ),
+    ] = None
+    nvme_write_daily: Annotated[
+        Size | None,
+        Meta(
+            description="Bytes a day (UTC) written to the NVMe tier, also over restarts; what "
+            "exceeds it stays in DRAM only. None: no limit"
+        ),
+    ] = None
+    nvme_free_floor: Annotated[
+        Size | None,
+        Meta(
+            description="What the NVMe tier leaves free of its file system; none: 1 % of it, at "
+            "most 1GiB"
+        ),
+    ] = None
     segment: Annotated[
         Size | None,
         Meta(
@@ -114,9 +142,9 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.nvme:
             self._check_nvme()
-        elif self.nvme_region is not None or self.nvme_entries is not None:
+        elif given := [name for name in NEED_NVME if getattr(self, name) is not None]:
             raise InvalidRequest(
-                "nvme_region or nvme_entries is given and nvme is 0: give --nvme SIZE too"
+                f"{' and '.join(given)} without effect, as nvme is 0: give --nvme SIZE too"
             )
         if "rdma" in self.transports:
             raise InvalidRequest(
@@ -205,6 +233,9 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             region_bytes=region_bytes,
             max_entries=self.nvme_entries,
             compression=self.nvme_compression,
+            free_floor_bytes=self.nvme_free_floor,
+            write_rate=self.nvme_write_rate,
+            write_daily=self.nvme_write_daily,
         )
 
     @property

@@ -33,4 +33,5 @@ class CallCounters:
     """The thread that uses the tier."""
 
     refused_writes: int = 0
+    put_off: int = 0
     disk_errors: int = 0

@@ -4,6 +4,7 @@
     overflow   region, ordinal, part    → checksum, the rest of a long extent table
     placed     region, ordinal          → key of the entry whose record stands there
     meta       format, tier, position   → version; which tier; up to where in the log it has come
+               written                  → bytes written to the tier on which day
 
 It can always be rebuilt from the regions. One thread writes; the thread that uses the tier reads.
 Methods raise lmdb.Error when the disk fails.
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import lmdb
 
 from ..errors import Corrupt
+from .budget import DayCount
 from .log_format import UnknownVersion
 from .records import EntryRecord, index_key, record_size, seal, unseal
 from .storage import Storage
@@ -32,6 +34,7 @@ _PLACE = struct.Struct(">II")
 _PART = struct.Struct(">IIH")
 _POSITION = struct.Struct("<IQQ")
 _FORMAT = struct.Struct("<I")
+_WRITTEN = struct.Struct("<IQ")
 _DATABASES = (b"entries", b"overflow", b"placed", b"meta")
 
 
@@ -93,10 +96,13 @@ class NvmeIndex:
         return records, key if found else b""
 
     def apply(
-        self, changes: Sequence[Put | Remove], position: Position | None
+        self,
+        changes: Sequence[Put | Remove],
+        position: Position | None,
+        written: DayCount | None = None,
     ) -> list[EntryRecord]:
-        """Makes the changes in one transaction; returns what the removals removed. `position` None
-        leaves the position as it is."""
+        """Makes the changes in one transaction; returns what the removals removed. `position` and
+        `written` None stay as they are."""
         gone: list[EntryRecord] = []
         with self._write() as txn:
             for change in changes:
@@ -107,6 +113,8 @@ class NvmeIndex:
                     gone += self._take_out(txn, index_key(change.entry), None)
             if position is not None:
                 txn.put(b"position", seal(b"position", _POSITION.pack(*position)), db=self._meta)
+            if written is not None:
+                txn.put(b"written", seal(b"written", _WRITTEN.pack(*written)), db=self._meta)
         return gone
 
     def at(self, region: int, ordinals: Sequence[int]) -> list[EntryRecord]:
@@ -156,6 +164,15 @@ class NvmeIndex:
         with self._env.begin() as txn:
             value = txn.get(b"position", db=self._meta)
         return None if value is None else Position(*_POSITION.unpack(unseal(b"position", value)))
+
+    def written(self) -> DayCount:
+        """As the last `apply` that told it; a damaged count begins anew."""
+        with self._env.begin() as txn:
+            value = txn.get(b"written", db=self._meta)
+        try:
+            return DayCount(*_WRITTEN.unpack(unseal(b"written", value))) if value else DayCount()
+        except Corrupt:
+            return DayCount()
 
     def tier(self) -> bytes | None:
         """The tier this index belongs to, once `belong` was called."""

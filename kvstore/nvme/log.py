@@ -6,7 +6,7 @@ where it is, and the next start replays the log from there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .counters import WriterCounters
 from .index import NvmeIndex, Position, Put, Remove
@@ -19,16 +19,25 @@ from .storage import DISK_ERRORS
 
 
 class Log:
-    """Used by the writer's thread alone. `next_sequence` numbers the next batch."""
+    """Used by the writer's thread alone, but for `written`, which any may read: bytes written on
+    the current day (`today` numbers it). `next_sequence` numbers the next batch."""
 
     def __init__(
-        self, regions: Regions, index: NvmeIndex, *, sequence: int, counters: WriterCounters
+        self,
+        regions: Regions,
+        index: NvmeIndex,
+        *,
+        sequence: int,
+        counters: WriterCounters,
+        today: Callable[[], int],
     ) -> None:
         self._regions = regions
         self._index = index
         self.next_sequence = sequence
         self._counters = counters
         self._stage = Stage()
+        self._today = today
+        self.written = index.written()
         self.index_is_behind = False
 
     def commit(self, items: Sequence[Item]) -> tuple[list[EntryRecord], list[EntryRecord]]:
@@ -45,10 +54,12 @@ class Log:
         self.next_sequence += 1
         self._regions.identity.advance(self.next_sequence)
         self._counters.bytes_written += appended.num_bytes
+        self.written = self.written.plus(appended.num_bytes, self._today())
         position = Position(region.id, region.end, self.next_sequence)
         changes = changes_of(appended.records)
         try:
-            removed = self._index.apply(changes, None if self.index_is_behind else position)
+            behind = self.index_is_behind
+            removed = self._index.apply(changes, None if behind else position, self.written)
         except DISK_ERRORS:
             self.index_is_behind = True
             raise

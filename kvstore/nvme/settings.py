@@ -21,6 +21,7 @@ REGION_OVERHEAD_BYTES = 64 << 10
 """Headers of a region that holds one entry of ordinary shape."""
 MAX_REGION_BYTES = 1 << 40
 MAX_ENTRIES = 1 << 30
+MIN_WRITE_RATE = 4096
 _INDEX_ENTRY_BYTES = 1024
 _MIN_INDEX_BYTES = 1 << 20
 _MAX_FLOOR_BYTES = 1 << 30
@@ -35,7 +36,8 @@ class NvmeSettings:
     set aside. `region_bytes` (whole pages) bounds the largest entry; None: see `region_bytes_for`.
     `max_entries` None: one for each page of the capacity. `free_floor_bytes` is what the tier
     leaves free on its file system; None: 1 % of it, at most 1 GiB. `compression` `auto` compresses
-    the entries whose sample shows a gain. Raises InvalidRequest."""
+    the entries whose sample shows a gain. `write_rate` (bytes a second) and `write_daily` (bytes a
+    day, UTC) are the write budget; None: no limit. Raises InvalidRequest."""
 
     directory: Path
     capacity_bytes: int
@@ -43,6 +45,8 @@ class NvmeSettings:
     max_entries: int | None = None
     compression: Literal["auto", "off"] = "auto"
     free_floor_bytes: int | None = None
+    write_rate: int | None = None
+    write_daily: int | None = None
     num_readers: int = 3
     queue_bytes: int = 256 << 20
     queue_entries: int = 16384
@@ -56,8 +60,11 @@ class NvmeSettings:
             ("num_readers", self.num_readers, 1, 64),
             ("queue_bytes", self.queue_bytes, 1, 1 << 40),
             ("queue_entries", self.queue_entries, 1, 1 << 20),
+            ("write_rate", self.write_rate, MIN_WRITE_RATE, 1 << 50),
+            ("write_daily", self.write_daily, 1, 1 << 60),
+            ("free_floor_bytes", self.free_floor_bytes, 0, 1 << 60),
         ):
-            if not least <= value <= most:
+            if value is not None and not least <= value <= most:
                 raise InvalidRequest(f"{name} is {value}; it must lie in {least}..{most}")
         if self.region_size % PAGE_BYTES:
             raise InvalidRequest(
@@ -103,7 +110,12 @@ class NvmeSettings:
         if self.free_floor_bytes is not None:
             return self.free_floor_bytes
         file_system = os.statvfs(self.directory)
-        return min(file_system.f_blocks * file_system.f_frsize // 100, _MAX_FLOOR_BYTES)
+        return free_floor_of(file_system.f_blocks * file_system.f_frsize)
+
+
+def free_floor_of(file_system_bytes: int) -> int:
+    """What a tier leaves free of a file system unless told otherwise."""
+    return min(file_system_bytes // 100, _MAX_FLOOR_BYTES)
 
 
 def region_bytes_for(capacity_bytes: int, largest_entry_bytes: int = 0) -> int:

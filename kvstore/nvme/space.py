@@ -156,13 +156,14 @@ class Space:
         """Removes a region after carrying hot entries over into the active one, within `budget`."""
         try:
             for items in self._hot_items(region, budget.num_records):
-                size = batch_bytes(items)
-                if size > budget.num_bytes:
+                carried = items[: fitting(items, budget.num_bytes)]
+                if carried:
+                    self._log.commit(carried)
+                    budget.num_bytes -= batch_bytes(carried)
+                    budget.num_records -= len(carried)
+                    self._counters.reinserted += len(carried)
+                if len(carried) < len(items):
                     break
-                self._log.commit(items)
-                budget.num_bytes -= size
-                budget.num_records -= len(items)
-                self._counters.reinserted += len(items)
         except DISK_ERRORS as error:
             self._counters.disk_errors += 1
             _log.warning("nvme_carry_over_failed region=%d reason=%s", region.id, error)

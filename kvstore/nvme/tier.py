@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import InvalidRequest, StoreUnavailable
+from .budget import DAY_SECONDS, WriteBudget
 from .codec import Codec
 from .committer import Committer
 from .counters import CallCounters, ReaderCounters, WriterCounters
@@ -40,6 +41,10 @@ _MAX_PENDING_EXTENTS = 1 << 14
 Notify = Callable[[Sequence[NvmeEntry]], None]
 
 
+def _utc_day() -> int:
+    return int(time.time() // DAY_SECONDS)
+
+
 class NvmeTier:
     """A cache of entries on one directory of a disk.
 
@@ -63,14 +68,17 @@ class NvmeTier:
         on_removed: Notify,
         storage: Storage | None = None,
         probe: Probe = probe,
+        clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], int] = _utc_day,
     ) -> NvmeTier:
         """Recovers what the directory holds; whoever calls holds the lock on it. Blocks: about 30 s
-        for 10^6 entries. `storage` and `probe` are the ways to the disk. Raises StoreUnavailable
-        when it cannot be used."""
+        for 10^6 entries. `storage` and `probe` are the ways to the disk; `clock` (monotonic
+        seconds) and `today` (days since 1970) those to the time, for the write budget. Raises
+        StoreUnavailable when it cannot be used."""
         storage = storage or Storage()
         try:
             recovered = recover(settings, storage, probe)
-            return cls(settings, recovered, post, on_stored, on_removed)
+            return cls(settings, recovered, post, on_stored, on_removed, clock, today)
         except DISK_ERRORS as error:
             raise StoreUnavailable(
                 f"the NVMe tier cannot use {settings.directory}: {error}; repair or free the disk, "
@@ -84,8 +92,15 @@ class NvmeTier:
         post: Post,
         on_stored: Notify,
         on_removed: Notify,
+        clock: Callable[[], float],
+        today: Callable[[], int],
     ) -> None:
         """Use `open`."""
+        self._clock = clock
+        self._today = today
+        self._budget = WriteBudget(
+            bytes_per_second=settings.write_rate, bytes_per_day=settings.write_daily
+        )
         self._settings = settings
         self._regions = recovered.regions
         self._index = recovered.index
@@ -97,7 +112,13 @@ class NvmeTier:
         self._writes = WriterCounters()
         self._reads = ReaderCounters()
         self._hiding = Hiding()
-        log = Log(self._regions, self._index, sequence=recovered.sequence, counters=self._writes)
+        self._log = log = Log(
+            self._regions,
+            self._index,
+            sequence=recovered.sequence,
+            counters=self._writes,
+            today=today,
+        )
         space = Space(settings, self._regions, self._index, log, counters=self._writes)
         codec = Codec() if settings.compression == "auto" else None
         self._space = space
@@ -143,6 +164,18 @@ class NvmeTier:
             self._calls.refused_writes += 1
             return False
         return True
+
+    def may_write(self, num_bytes: int) -> bool:
+        """Whether the write budget allows an entry of `num_bytes` now; asking for another one
+        later may help. `write` itself takes whatever it is given."""
+        self._budget.observe(self._writes.bytes_written, self._clock())
+        allowed = self._budget.allows(
+            num_bytes,
+            pending_bytes=self._writer.pending_bytes,
+            written_today=self._log.written.on(self._today()),
+        )
+        self._calls.put_off += not allowed
+        return allowed
 
     def can_ever_fit(self, write: NvmeWrite) -> bool:
         """False: a region is too small for it."""
@@ -216,6 +249,7 @@ class NvmeTier:
     def stats(self) -> NvmeStats:
         index_bytes = self._index.file_bytes()
         writes, reads, calls = self._writes, self._reads, self._calls
+        today = self._log.written.on(self._today())
         return NvmeStats(
             capacity_bytes=self._settings.capacity_bytes,
             used_bytes=self._regions.used_bytes(index_bytes),
@@ -229,6 +263,9 @@ class NvmeTier:
             removals=writes.removals,
             bytes_in=writes.bytes_in,
             bytes_written=writes.bytes_written,
+            bytes_written_today=today,
+            bytes_left_today=self._budget.left_today(today),
+            writes_put_off=calls.put_off,
             bytes_out=reads.bytes_out,
             corrupt=reads.corrupt,
             disk_errors=writes.disk_errors + reads.disk_errors + calls.disk_errors,

@@ -88,6 +88,9 @@ class NvmeStats(msgspec.Struct, frozen=True, kw_only=True):
     removals: int
     bytes_in: int  # raw bytes stored
     bytes_written: int  # to the medium: compressed, with headers, with re-insertions
+    bytes_written_today: int  # since midnight UTC, restarts or not
+    bytes_left_today: int | None  # of the daily write budget; None: there is none
+    writes_put_off: int  # times the write budget made an entry wait
     bytes_out: int  # raw bytes read
     corrupt: int  # extents that could not be read, or did not match their checksum
     disk_errors: int

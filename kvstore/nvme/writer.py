@@ -49,6 +49,11 @@ class Writer:
     def pending(self) -> int:
         return len(self._queue)
 
+    @property
+    def pending_bytes(self) -> int:
+        """Queued or being written."""
+        return self._bytes
+
     def submit(self, operation: Operation) -> bool:
         """False: the queue is full. One operation of any size is always taken when it is empty."""
         size = operation.num_bytes

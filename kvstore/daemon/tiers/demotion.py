@@ -34,6 +34,7 @@ SWEEP_ENTRIES = 8192
 """More than are being written: a sweep finds those, too."""
 SWEEP_SECONDS = 0.5
 HIGH_WATERMARK = 0.85
+BUSY_SECONDS = 0.1
 RETRY_SECONDS = 1.0
 """Pause after a failed write: a full or broken disk is not asked all the time."""
 
@@ -136,20 +137,28 @@ class Demoter:
             held.checksums,
             held.element_bytes,
         )
+        num_bytes = sum(map(len, held.extents))
         is_late = held.entry in self._writing  # an older value of it: this one comes after
         if is_late or not self._nvme.can_ever_fit(write):
             self._store.release(entry.slot)
             self._left_out = self._left_out or is_late
             return True
-        num_bytes = sum(map(len, held.extents))
+        if not self._nvme.may_write(num_bytes):
+            self._store.release(entry.slot)
+            self._put_back(entry)
+            return False
         self._writing[held.entry] = num_bytes
         self._writing_bytes += num_bytes
         if not self._nvme.write(write, partial(self._written, entry, held.entry)):
             self._end(entry, held.entry)
-            self._backlog.appendleft(entry)
-            self._paused_until = self._clock() + RETRY_SECONDS / 10
+            self._put_back(entry)
             return False
         return True
+
+    def _put_back(self, entry: Demotable) -> None:
+        """The disk's queue is full, or the write budget used up."""
+        self._backlog.appendleft(entry)
+        self._paused_until = self._clock() + BUSY_SECONDS
 
     def _written(self, entry: Demotable, name: bytes, stored: bool) -> None:
         self._end(entry, name)

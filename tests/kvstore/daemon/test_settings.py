@@ -16,7 +16,7 @@ from moontide.kvstore.service import HostPort, Size
     ("changes", "named"),
     [
         ({"nvme": Size(1 << 20)}, r"nvme is 1MiB.*raise it"),
-        ({"nvme_entries": 5}, r"nvme is 0: give --nvme"),
+        ({"nvme_entries": 5}, r"nvme_entries without effect, as nvme is 0: give --nvme"),
         ({"transports": ("shm", "rdma")}, r"rdma"),
         ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
         ({"transfer_listen": HostPort("::1", 1)}, r"transfer_listen is \[::1\]:1.*cluster memory"),

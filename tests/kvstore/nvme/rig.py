@@ -40,6 +40,8 @@ class Rig:
         region_bytes: int | None = MIB,
         storage: Storage | None = None,
         probe: Probe = scan,
+        clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], int] = lambda: 0,
         **settings: object,
     ) -> None:
         self.calls: deque[Callable[[], None]] = deque()
@@ -58,6 +60,8 @@ class Rig:
             on_removed=self.removed.extend,
             storage=storage,
             probe=probe,
+            clock=clock,
+            today=today,
         )
 
     def wait(self, until: Callable[[], object]) -> None:
