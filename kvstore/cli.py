@@ -14,6 +14,7 @@ _SUMMARIES = {
     "bench": "Measure this machine against its limits",
     "conductor": "OpenAI-compatible front end that routes by prefix hit",
     "demo": "Start everything, send real prompts, print a table",
+    "doctor": "What this machine has, beside what a store needs",
     "serve": "TTFT cold, cached, and the price of storing",
     "store": "The store daemon, one a node",
     "up": "Run a whole cluster on this machine until Ctrl-C",

@@ -5,6 +5,7 @@ from .copying import checksum, copy, copy_and_checksum
 from .descriptors import close_descriptors, receive_with_descriptors, send_with_descriptors
 from .file_spans import FileSpan, FileTransport
 from .files import DirectFile, FileAccess, aligned_buffer, is_aligned, sync_directory
+from .memory import MemoryBound, available_memory
 from .registry import Access, SegmentRegistry
 from .segments import Mapping, Segment, check_memory
 from .shm import ShmTransport
@@ -21,6 +22,7 @@ __all__ = [
     "Limits",
     "Manifest",
     "Mapping",
+    "MemoryBound",
     "Notice",
     "Segment",
     "SegmentRegistry",
@@ -32,6 +34,7 @@ __all__ = [
     "TransferServer",
     "Transport",
     "aligned_buffer",
+    "available_memory",
     "check_memory",
     "checksum",
     "close_descriptors",

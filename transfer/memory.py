@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
-_PROC = Path("/proc")
+_ROOT = Path("/")
 _UNLIMITED = 1 << 60
 
 
@@ -17,11 +16,12 @@ class MemoryBound(NamedTuple):
     source: str  # for messages: what sets the bound
 
 
-def available_memory() -> MemoryBound:
-    """The tightest of MemAvailable and the memory cgroups (v1 or v2) this process is in."""
-    bounds = [MemoryBound(_mem_available(), "MemAvailable of this machine")]
+def available_memory(root: Path = _ROOT) -> MemoryBound:
+    """The tightest of MemAvailable and the memory cgroups (v1 or v2) this process is in; `root`
+    holds proc and sys."""
+    bounds = [MemoryBound(_mem_available(root), "MemAvailable of this machine")]
     bounds += [
-        MemoryBound(room, f"memory limit of cgroup {group}") for group, room in _cgroup_rooms()
+        MemoryBound(room, f"memory limit of cgroup {group}") for group, room in _cgroup_rooms(root)
     ]
     return min(bounds)
 
@@ -31,31 +31,31 @@ def available_address_space() -> MemoryBound | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    pages = int((_PROC / "self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
     return MemoryBound(max(limit - pages * resource.getpagesize(), 0), "RLIMIT_AS (ulimit -v)")
 
 
-def _mem_available() -> int:
-    for line in (_PROC / "meminfo").read_text().splitlines():
+def _mem_available(root: Path) -> int:
+    for line in (root / "proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return _UNLIMITED
 
 
-def _cgroup_rooms() -> Iterator[tuple[str, int]]:
+def _cgroup_rooms(root: Path) -> Iterator[tuple[str, int]]:
     """(group, bytes left) of each memory cgroup above this process that has a limit."""
-    for line in (_PROC / "self/cgroup").read_text().splitlines():
+    for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            root, limit_file, usage_file = _CGROUP_ROOT, "memory.max", "memory.current"
+            mount, limit_file, usage_file = root / "sys/fs/cgroup", "memory.max", "memory.current"
         elif "memory" in controllers.split(","):
-            root = _CGROUP_ROOT / "memory"
+            mount = root / "sys/fs/cgroup/memory"
             limit_file, usage_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
         group = Path(path.lstrip("/"))
         for folder in (group, *group.parents):
-            room = _room(root / folder, limit_file, usage_file)
+            room = _room(mount / folder, limit_file, usage_file)
             if room is not None:
                 yield f"/{folder}", room
 

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import gc
 import logging
-import resource
 import socket
 import time
 
@@ -16,7 +15,6 @@ import msgspec
 from moontide.transfer.types import Instance
 
 from ..membership import Keeper, StoreRecord, open_membership
-from ..nvme import MAX_REGIONS
 from ..service import (
     HostPort,
     HttpServer,
@@ -36,6 +34,7 @@ from .data_dir import DataDir, StoreState
 from .floors import FloorKeeper
 from .gate import Gate
 from .listeners import UnixListener
+from .needs import check_needs
 from .peers import Peers
 from .server import DataServer
 from .settings import StoreSettings
@@ -49,8 +48,6 @@ STOP_SECONDS = 8.0
 than 2."""
 LEAVE_SECONDS = 3.0
 ADMIN_SHUTDOWN_SECONDS = 2.0
-SPARE_DESCRIPTORS = 256
-"""Beside connections and regions: segments, pidfds of clients, admin connections, peers."""
 
 
 class StoreDaemon:
@@ -77,12 +74,11 @@ class StoreDaemon:
                 else None
             )
             self._admin = stack.enter_context(bind_listener(settings.admin))
+            check_needs(settings)
             node = settings.node_id or socket.gethostname()
             self._store = Store(_pool_settings(settings), Instance.new(node), now=time.monotonic())
             stack.callback(self._store.close)
             self._peers = self._make_peers(stack)
-            regions = MAX_REGIONS if settings.nvme else 0
-            raise_descriptor_limit(2 * settings.max_clients + regions + SPARE_DESCRIPTORS)
             self._held = stack.pop_all()
 
     def close(self) -> None:
@@ -275,20 +271,6 @@ class StoreDaemon:
             transfer=state.transfer,
             admin=state.admin,
             instance=state.instance,
-        )
-
-
-def raise_descriptor_limit(needed: int) -> None:
-    """Lifts the soft limit on open files to `needed`, or as far as the hard limit lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < needed:
-        logger.warning(
-            "descriptor limit low limit=%d wanted=%d fix='ulimit -n' or fewer --max-clients",
-            wanted,
-            needed,
         )
 
 

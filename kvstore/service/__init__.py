@@ -10,6 +10,8 @@ from .command import (
     daemon_command,
     explain_import_error,
     guarded,
+    load_command_settings,
+    setting_option,
 )
 from .http import (
     DEFAULT_ERRORS,
@@ -35,7 +37,7 @@ from .http import (
 from .logs import configure_logging
 from .secrets import default_token_file, load_or_create_token
 from .settings import Setting, SettingsError, load_settings, load_with_sources, settings_of
-from .values import HostPort, Secret, Size
+from .values import HostPort, Secret, Size, human_size
 
 __all__ = [
     "AnyRoute",
@@ -67,11 +69,14 @@ __all__ = [
     "default_token_file",
     "explain_import_error",
     "guarded",
+    "human_size",
+    "load_command_settings",
     "load_or_create_token",
     "load_settings",
     "load_with_sources",
     "probe_routes",
     "send_events",
+    "setting_option",
     "settings_of",
     "wait_for_stop",
 ]

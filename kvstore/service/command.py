@@ -18,7 +18,7 @@ from moontide.transfer.errors import TransferError
 from ..errors import StoreError
 from .logs import LogLevel, configure_logging
 from .secrets import default_token_file, load_or_create_token
-from .settings import Setting, SettingsError, load_with_sources, settings_of
+from .settings import Setting, SettingsError, load_settings, load_with_sources, settings_of
 from .values import Secret
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def daemon_command(
         sys.exit(guarded(name, lambda: _run(name, settings_type, run, config, print_config, given)))
 
     options: list[click.Parameter] = [
-        _option(name, setting) for setting in sorted(own + common, key=lambda s: s.name)
+        setting_option(name, setting) for setting in sorted(own + common, key=lambda s: s.name)
     ]
     options += [
         click.Option(["--config"], type=click.Path(path_type=Path), help="TOML file of settings"),
@@ -141,25 +141,49 @@ def _run(
     print_config: bool,
     flags: Mapping[str, str],
 ) -> int:
-    combined = _combined(settings_type)
     loaded = load_with_sources(
-        combined, daemon=name, config_file=config, environ=os.environ, flags=flags
+        _combined(settings_type), daemon=name, config_file=config, environ=os.environ, flags=flags
     )
     values: Any = loaded.settings
-    try:
-        settings = settings_type(
-            **{s.name: getattr(values, s.name) for s in settings_of(settings_type)}
-        )
-    except ValueError as error:  # __post_init__: settings that contradict each other
-        raise SettingsError(str(error)) from error
+    settings = _own(settings_type, values)
     if print_config:
-        for setting in settings_of(combined):
+        for setting in settings_of(type(values)):
             value = _show(getattr(values, setting.name))
             click.echo(f"{setting.name} = {value}  # {loaded.sources[setting.name]}")
         return 0
     configure_logging(values.log_level)
     token_file = values.token_file or default_token_file(os.environ.get("XDG_STATE_HOME"))
     return run(settings, Process(name, token_file, tuple(values.allowed_hosts)))
+
+
+def load_command_settings(
+    name: str,
+    settings_type: type[SettingsT],
+    *,
+    config_file: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, str],
+) -> SettingsT:
+    """The settings `moontide NAME` would run with; the common ones may be among them and are
+    checked. Raises SettingsError."""
+    values = load_settings(
+        _combined(settings_type),
+        daemon=name,
+        config_file=config_file,
+        environ=environ,
+        flags=flags,
+    )
+    return _own(settings_type, values)
+
+
+def _own(settings_type: type[SettingsT], values: Any) -> SettingsT:
+    """The daemon's part of the combined settings."""
+    try:
+        return settings_type(
+            **{s.name: getattr(values, s.name) for s in settings_of(settings_type)}
+        )
+    except ValueError as error:  # __post_init__: settings that contradict each other
+        raise SettingsError(str(error)) from error
 
 
 def _combined(settings_type: type[msgspec.Struct]) -> type[msgspec.Struct]:
@@ -174,7 +198,8 @@ def _combined(settings_type: type[msgspec.Struct]) -> type[msgspec.Struct]:
     return msgspec.defstruct(settings_type.__name__, fields, frozen=True, kw_only=True)
 
 
-def _option(daemon: str, setting: Setting) -> click.Option:
+def setting_option(daemon: str, setting: Setting) -> click.Option:
+    """The flag of a daemon's setting, with its default in the help."""
     note = "required" if setting.required else f"default: {_show(setting.default)}"
     return click.Option(
         [setting.flag, setting.name],

@@ -81,3 +81,12 @@ class Secret(str):
 
     def __repr__(self) -> str:
         return "Secret(***)"
+
+
+def human_size(num_bytes: float) -> str:
+    """For people: four digits and a unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.4g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.4g} TiB"

@@ -83,6 +83,27 @@ def test_r70_an_address_space_limit_is_told_at_start(unstarted: StoreProcess) ->
     assert "available" in line or "memory" in line.lower()
 
 
+def test_r70_too_few_open_files_end_the_start_naming_asked_and_allowed(
+    unstarted: StoreProcess,
+) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
+
+    line = refused(unstarted, preexec_fn=limit)
+    assert "2328 open files may be needed; 512 are allowed" in line
+    assert "moontide doctor" in line
+
+
+def test_r70_a_tier_larger_than_its_disk_ends_the_start_naming_asked_and_available(
+    unstarted: StoreProcess,
+) -> None:
+    line = refused(unstarted, "--nvme", "255TiB", "--nvme-region", "1TiB")
+    assert "255TiB" in line
+    assert "bytes are available there" in line
+    assert "moontide doctor" in line
+    assert not (unstarted.data_dir / "nvme").exists()
+
+
 def test_a_taken_port_is_named(unstarted: StoreProcess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
