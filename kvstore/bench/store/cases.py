@@ -1,0 +1,132 @@
+"""What is measured by calls: one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .drivers.timing import ring_bytes
+
+KiB = 1 << 10
+MiB = 1 << 20
+SIZES = (4 * KiB, 64 * KiB, MiB, 4 * MiB, 16 * MiB)
+LARGE_BYTES = MiB
+BATCH = 32
+CALL_BYTES = 128 * MiB
+"""About so many bytes a round, so that large values do not take all the time."""
+MOST_CALLS = 400
+LEAST_CALLS = 3
+EXISTS_KEYS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a run may take and how much it may hold."""
+
+    rounds: int = 5
+    budget_seconds: float = 0.25  # of timed calls a round
+    pool_bytes: int = 1536 * MiB
+
+    @property
+    def keep_bytes(self) -> int:
+        """What a round leaves in the pool at most."""
+        return self.pool_bytes * 2 // 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`ours`, `peers` and `limit` are the requests to each side; no `peers`: nobody else has it."""
+
+    group: str
+    name: str
+    size_bytes: int
+    batch: int
+    ours: Mapping[str, Any]
+    peers: Mapping[str, Any] | None
+    limit: Mapping[str, Any] | None
+    limit_name: str = "memcpy"
+    note: str = ""
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+    def requests(self, limits: Limits) -> dict[str, Mapping[str, Any] | None]:
+        """By side: ours, peers, limit."""
+        call = self.size_bytes * self.batch
+        shared = {
+            "size_bytes": self.size_bytes,
+            "batch": self.batch,
+            "calls": max(LEAST_CALLS, min(MOST_CALLS, CALL_BYTES // max(call, 1))),
+            "budget_seconds": limits.budget_seconds,
+            "keep_bytes": limits.keep_bytes,
+            **self.common,
+        }
+        sides = {"ours": self.ours, "peers": self.peers, "limit": self.limit}
+        return {side: asked and {**shared, **asked} for side, asked in sides.items()}
+
+
+def area_bytes(cases: Sequence[Case]) -> int:
+    """Source memory that a contestant needs for all of them."""
+    return max((ring_bytes(case.size_bytes, case.batch) for case in cases), default=MiB)
+
+
+def call_cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
+    """In the order of the table they make."""
+    for batch in (1, BATCH):
+        for size in sizes:
+            yield from _copying(size, batch)
+    yield _view(max(sizes))
+    yield from _cold(max(sizes))
+
+
+def _copying(size: int, batch: int) -> Iterator[Case]:
+    """Puts and gets that copy, one value or many."""
+    group = "batch" if batch > 1 else "single"
+    prefix = "batch " if batch > 1 else ""
+    put, get, unseen = {"do": "put"}, {"do": "get"}, {"do": "get_unseen"}
+    yield Case(group, f"{prefix}put", size, batch, put, put, put)
+    yield Case(group, f"{prefix}get, located", size, batch, get, get, get)
+    yield Case(group, f"{prefix}get, one round trip", size, batch, unseen, unseen, unseen)
+
+
+def _view(size: int) -> Case:
+    trip = {"do": "round_trip"}
+    return Case(
+        "view",
+        "view, one round trip",
+        size,
+        1,
+        {"do": "view"},
+        {"do": "get"},
+        trip,
+        "raw unix socket",
+        "peers copy: they have no views",
+    )
+
+
+def _cold(size: int) -> Iterator[Case]:
+    for what in ("put", "get"):
+        yield Case(
+            "cold",
+            f"{what}, nothing mapped yet",
+            size,
+            1,
+            {"do": f"cold_{what}"},
+            None,
+            {"do": what},
+            "memcpy, warm",
+            "first call of a new client",
+        )
+
+
+def exists_case(among: int) -> Case:
+    asked = {"do": "exists", "among": among}
+    return Case(
+        "exists",
+        f"exists among {among}",
+        0,
+        EXISTS_KEYS,
+        asked,
+        asked,
+        {"do": "round_trip"},
+        "raw unix socket",
+    )

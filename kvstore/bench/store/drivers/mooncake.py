@@ -1,0 +1,141 @@
+"""Mooncake: a master process, and a client that brings a segment of its own. Over TCP on loopback,
+from and into registered buffers."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .contract import Area, Failed, foreign
+from .memory import anonymous_bytes
+from .serving import Contestant, serve
+
+PACKAGE = "mooncake-transfer-engine-non-cuda"
+HOST = "127.0.0.1"
+READY_SECONDS = 20.0
+POLL_SECONDS = 0.05
+STOP_SECONDS = 5.0
+LOCAL_BUFFER_BYTES = 64 << 20
+
+Place = tuple[int, int]  # address, bytes
+
+
+class Mooncake:
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._addresses: dict[int, int] = {}
+        self._areas: list[Area] = []  # registered: they have to stay
+
+    def region(self, area: Area, offset: int, num_bytes: int) -> Place:
+        address = self._addresses.get(id(area))
+        if address is None:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(area.memory))
+            _check(self._store.register_buffer(address, len(area)), "register_buffer")
+            self._addresses[id(area)] = address
+            self._areas.append(area)
+        return address + offset, num_bytes
+
+    def put(self, key: str, value: Place) -> bool:
+        return bool(self._store.put_from(key, *value) == 0)
+
+    def put_many(self, keys: Sequence[str], values: Sequence[Place]) -> int:
+        addresses, sizes = [place[0] for place in values], [place[1] for place in values]
+        return sum(status == 0 for status in self._store.batch_put_from(keys, addresses, sizes))
+
+    def get(self, key: str, target: Place) -> bool:
+        return bool(self._store.get_into(key, *target) == target[1])
+
+    def get_many(self, keys: Sequence[str], targets: Sequence[Place]) -> int:
+        addresses, sizes = [place[0] for place in targets], [place[1] for place in targets]
+        got = self._store.batch_get_into(keys, addresses, sizes)
+        return sum(size == asked for size, asked in zip(got, sizes, strict=True))
+
+    def count_existing(self, keys: Sequence[str]) -> int:
+        return sum(found == 1 for found in self._store.batch_is_exist(keys))
+
+    def remove_many(self, keys: Sequence[str]) -> None:
+        for status in self._store.batch_remove(keys, True):
+            _check(status, "batch_remove")
+
+    def clear(self) -> None:
+        if self._store.remove_all(True) < 0:
+            raise Failed("remove_all failed")
+
+
+class Master:
+    """The master's process; in the driver's process group, so that it ends with it."""
+
+    def __init__(self) -> None:
+        self.port = _free_port()
+        program = Path(foreign("mooncake").__path__[0]) / "mooncake_master"
+        flags = {"rpc_address": HOST, "rpc_port": self.port, "metrics_host": HOST}
+        flags["metrics_port"] = _free_port()
+        command = [str(program), *(f"-{name}={value}" for name, value in flags.items())]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2)
+        self._wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                socket.create_connection((HOST, self.port), timeout=1).close()
+                return
+            except OSError as error:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    self.close()
+                    raise Failed("mooncake_master did not start") from error
+                time.sleep(POLL_SECONDS)
+
+
+def begin(request: Mapping[str, Any]) -> Contestant:
+    distributed_store = foreign("mooncake.store").MooncakeDistributedStore
+    master = Master()
+    store = distributed_store()
+    address = f"{HOST}:{master.port}"
+    segment = HOST, "P2PHANDSHAKE", request["pool_bytes"], LOCAL_BUFFER_BYTES
+    _check(store.setup(*segment, "tcp", "", address), "setup")
+
+    def close() -> None:
+        store.close()
+        master.close()
+
+    return Contestant(
+        metadata.version(PACKAGE),
+        {"default": Mooncake(store)},
+        operations={"memory": lambda _: anonymous_bytes(master.pid)},
+        close=close,
+    )
+
+
+def _check(status: int, call: str) -> None:
+    if status != 0:
+        raise Failed(f"{call} gave {status}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    serve(begin)

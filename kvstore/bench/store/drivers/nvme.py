@@ -1,0 +1,73 @@
+"""A burst of blocks into a store with an NVMe tier, and all of them back."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ....client import StoreClient
+from ....types import PutStatus
+from .contract import Area, Failed
+from .timing import filled
+
+STAMP = struct.Struct("<Q")
+RETRY_SECONDS = 0.005
+FLUSH_SECONDS = 120.0
+
+
+class Disk:
+    def __init__(self, writer: StoreClient, reader: StoreClient) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    def burst(self, request: Mapping[str, Any]) -> dict[str, float]:
+        """Puts numbered blocks as fast as they are taken, a FULL one again a little later, and
+        waits until the disk has all of them."""
+        block = filled(request["block_bytes"])
+        retries = 0
+        start = time.perf_counter()
+        for number in range(request["first"], request["first"] + request["count"]):
+            STAMP.pack_into(block.memory, 0, number)
+            retries += self._put(f"b{number}", block.view)
+        taken = time.perf_counter() - start
+        self._wait_until_flushed(start + FLUSH_SECONDS)
+        flushed = time.perf_counter() - start
+        return {"taken_seconds": taken, "flushed_seconds": flushed, "retries": retries}
+
+    def read_back(self, request: Mapping[str, Any]) -> dict[str, float]:
+        """Gets all of them, in order; how many are lost or differ."""
+        expected, target = filled(request["block_bytes"]), Area(request["block_bytes"])
+        lost = 0
+        seconds = 0.0
+        for number in range(request["first"], request["first"] + request["count"]):
+            STAMP.pack_into(expected.memory, 0, number)
+            start = time.perf_counter()
+            size = self._reader.get_into(f"b{number}", target.view)
+            seconds += time.perf_counter() - start
+            lost += size != len(target) or bytes(target.view) != bytes(expected.view)
+        return {"seconds": seconds, "lost": lost}
+
+    def _put(self, key: str, value: memoryview) -> int:
+        """How often it had to be offered again."""
+        retries = 0
+        while True:
+            result = self._writer.put(key, value)
+            if result.status is PutStatus.STORED:
+                return retries
+            if result.status is not PutStatus.FULL:
+                raise Failed(f"a put was {result.status.name}: {result.reason}")
+            retries += 1
+            time.sleep(RETRY_SECONDS)
+
+    def _wait_until_flushed(self, deadline: float) -> None:
+        while not self._is_flushed():
+            if time.perf_counter() > deadline:
+                raise Failed(f"not all was on disk within {FLUSH_SECONDS:g} s")
+            time.sleep(RETRY_SECONDS)
+
+    def _is_flushed(self) -> bool:
+        """Whether all that is in DRAM is on disk, too."""
+        dram = self._writer.stats()["tiers"]["dram"]
+        return bool(dram["flushed"] == dram["entries"])

@@ -1,0 +1,111 @@
+"""Rounds in which every contestant does the same in turn, the order reversed from round to round,
+so that what disturbs the machine disturbs all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .cases import Case, Limits
+from .contestants import Contestant, ContestantFailed, driver_command
+from .peers import PEERS, peer_python
+
+ASK_SECONDS = 180.0
+OURS = "ours"
+LIMIT = "limit"
+Say = Callable[[str], None]
+Answers = dict[str, list[Any]]
+"""By contestant, one answer a round."""
+
+
+class Field:
+    """All contestants that run. One that fails is told and left out from then on; ours ends the
+    run."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._running: dict[str, Contestant] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Field:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def enter(self, contestant: Contestant, settings: Mapping[str, Any]) -> None:
+        """Raises ContestantFailed if it is ours or the limit."""
+        self._stack.callback(contestant.close)
+        try:
+            contestant.begin(settings, ASK_SECONDS)
+        except ContestantFailed as error:
+            self._leave_out(contestant, error)
+        else:
+            self._running[contestant.name] = contestant
+
+    def enter_peer(
+        self, name: str, directories: Mapping[str, Path], settings: Mapping[str, Any]
+    ) -> None:
+        """`directories`: where peers' environments and logs lie."""
+        peer = PEERS[name]
+        try:
+            python = peer_python(peer, directories["peers"])
+        except ContestantFailed as error:
+            self._say(f"{name} is left out: {error}")
+            return
+        log = directories["logs"] / f"{name}.log"
+        self.enter(Contestant(name, driver_command(peer.module, python), log), settings)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {name: contestant.version for name, contestant in self._running.items()}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._running)
+
+    def ask(self, name: str, request: Mapping[str, Any]) -> Any:
+        """None: it failed, or had failed before. Raises ContestantFailed if it is ours."""
+        contestant = self._running.get(name)
+        if contestant is None:
+            return None
+        try:
+            return contestant.ask(request, ASK_SECONDS)
+        except ContestantFailed as error:
+            self._leave_out(contestant, error)
+            return None
+
+    def _leave_out(self, contestant: Contestant, error: ContestantFailed) -> None:
+        if contestant.name in (OURS, LIMIT):
+            raise error
+        self._say(f"{contestant.name} is left out from here on: {error}")
+        self._running.pop(contestant.name, None)
+        contestant.close()
+
+    def rounds(
+        self, count: int, request_of: Callable[[str, int], Mapping[str, Any] | None]
+    ) -> Answers:
+        """`request_of(contestant, round)`: what it is asked, None: nothing. Only who answered every
+        round is in the result."""
+        answers: Answers = {name: [] for name in self._running}
+        for number in range(count):
+            names: Sequence[str] = list(answers)
+            for name in names if number % 2 == 0 else reversed(names):
+                request = request_of(name, number)
+                answer = None if request is None else self.ask(name, request)
+                if answer is not None:
+                    answers[name].append(answer)
+        return {name: given for name, given in answers.items() if len(given) == count}
+
+
+def side(name: str) -> str:
+    return name if name in (OURS, LIMIT) else "peers"
+
+
+def measure(field: Field, case: Case, limits: Limits) -> Answers:
+    """A round to warm up, then those that count."""
+    requests = case.requests(limits)
+    answers = field.rounds(limits.rounds + 1, lambda name, _: requests[side(name)])
+    return {name: given[1:] for name, given in answers.items()}
