@@ -1,0 +1,248 @@
+"""Eight client processes do all that clients can do in a store three times too small, and every few
+seconds one of them, or the daemon, is killed. At the end nothing is held, the accounts agree,
+memory and descriptors are back, the limits held all the time, and no wrong byte was seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moontide.kvstore import connect
+
+from ..kvstore.daemon.admin import Admin, wait_until
+from ..store_process import StartStore, StoreProcess, shared_memory_names
+from .churner import LARGEST, NUM_CLIENTS
+
+CHURNER = Path(__file__).with_name("churner.py")
+DRAM_BYTES, NVME_BYTES = 96 << 20, 256 << 20
+FLAGS = (
+    *("--dram", str(DRAM_BYTES), "--segment", str(LARGEST), "--max-entries", "4096"),
+    *("--nvme", str(NVME_BYTES), "--nvme-region", "8MiB"),
+)
+SOAK_SECONDS = "MOONTIDE_SOAK_SECONDS"
+TOLERANCE = 1.05
+MEMORY_BYTES = 48 << 20
+"""How much more a daemon may hold than when it started: what its caches grow to."""
+STOP_SECONDS = 60.0
+REST_SECONDS = 30.0
+LOOK_SECONDS = 0.5
+
+
+class Churn:
+    """The client processes, their lives, and what they told."""
+
+    def __init__(self, daemon: StoreProcess, folder: Path, seed: int) -> None:
+        self._daemon = daemon
+        self._folder = folder
+        self._seed = seed
+        self._lives = [0] * NUM_CLIENTS
+        self._processes = [self._start(number) for number in range(NUM_CLIENTS)]
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        """Every fourth over TCP."""
+        local = number % 4 != 3
+        address = f"unix:{self._daemon.socket}" if local else f"tcp://{self._daemon.listen}"
+        life, token = self._lives[number], "" if local else self._daemon.token
+        seed = f"{self._seed * 10_000 + number * 1000 + life}"
+        with self._output(number).open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, str(CHURNER), address, token, str(number), str(life), seed],
+                stdout=output,
+                stderr=output,
+            )
+
+    def _output(self, number: int) -> Path:
+        return self._folder / f"churner-{number}.out"
+
+    def kill(self, number: int) -> None:
+        self._processes[number].kill()
+        self._processes[number].wait()
+        self._lives[number] += 1
+        self._processes[number] = self._start(number)
+
+    def check_alive(self) -> None:
+        for number, process in enumerate(self._processes):
+            assert process.poll() is None, self._output(number).read_text()[-3000:]
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait(STOP_SECONDS)
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def told(self) -> list[dict[str, Any]]:
+        """Whatever is no JSON is a traceback."""
+        lines = [
+            line
+            for number in range(NUM_CLIENTS)
+            for line in self._output(number).read_text().splitlines()
+        ]
+        strange = [line for line in lines if not line.startswith("{")]
+        assert not strange, "\n".join(strange[-40:])
+        return [json.loads(line) for line in lines]
+
+
+class Watch:
+    """The daemon from outside: its limits, its accounts, what it holds."""
+
+    def __init__(self, daemon: StoreProcess) -> None:
+        self._daemon = daemon
+        self.memory_at_start = self.descriptors_at_start = 0
+
+    @property
+    def admin(self) -> Admin:
+        return Admin(self._daemon.admin, self._daemon.token)
+
+    def note_start(self) -> None:
+        self.memory_at_start = self.memory()
+        self.descriptors_at_start = self.descriptors()
+
+    def memory(self) -> int:
+        """Proportional, without the pool and the header slots."""
+        pss = _smaps(self._daemon.pid)
+        return pss["Pss"] - pss["Pss_Shmem"]
+
+    def descriptors(self) -> int:
+        """Without the region files, of which there are more or fewer."""
+        folder = Path(f"/proc/{self._daemon.pid}/fd")
+        targets = [os.readlink(entry) for entry in folder.iterdir() if entry.is_symlink()]
+        return sum(not target.startswith(str(self._daemon.data_dir)) for target in targets)
+
+    def check_limits(self) -> None:
+        used = sum(_disk_bytes(path) for path in (self._daemon.data_dir / "nvme").rglob("*"))
+        assert used <= NVME_BYTES * TOLERANCE, f"{used} bytes on disk"
+        pool = _smaps(self._daemon.pid)["Pss_Shmem"]
+        assert pool <= DRAM_BYTES * TOLERANCE, f"{pool} bytes of pool"
+
+    def check_accounts(self) -> None:
+        assert self.admin.post("/v1/audit")["differences"] == []
+
+    def held(self) -> dict[str, int]:
+        stats, report = self.admin.stats(), self.admin.post("/v1/audit")
+        held = {name: stats[name] for name in ("pins", "tickets", "connections", "fills")}
+        held |= {name: report[name] for name in ("in_flight", "quarantined")}
+        return {name: count for name, count in held.items() if count}
+
+    def check_at_rest(self) -> None:
+        wait_until(lambda: not self.held(), seconds=REST_SECONDS)
+        self.check_accounts()
+        stats = self.admin.stats()
+        assert stats["internal_errors"] == 0
+        assert stats["tiers"]["dram"]["corrupt"] == stats["tiers"]["nvme"]["corrupt"] == 0
+        wait_until(lambda: self.descriptors() <= self.descriptors_at_start, seconds=REST_SECONDS)
+        assert self.memory() - self.memory_at_start < MEMORY_BYTES
+
+
+def _smaps(pid: int) -> dict[str, int]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    fields = (line.split() for line in lines)
+    return {name.rstrip(":"): int(value) * 1024 for name, value, _ in fields}
+
+
+def _disk_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def soak(
+    start: StartStore, folder: Path, *, seconds: float, kill_seconds: float, seed: int
+) -> None:
+    print(f"seed {seed}, {seconds:g} s, a kill every {kill_seconds:g} s")
+    rng = random.Random(seed)
+    names_before = shared_memory_names()
+    daemon = start(*FLAGS, "--listen", f"127.0.0.1:{free_port()}")
+    watch = Watch(daemon)
+    watch.note_start()
+    churn = Churn(daemon, folder, seed)
+    try:
+        end = time.monotonic() + seconds
+        next_kill = time.monotonic() + kill_seconds
+        while time.monotonic() < end:
+            time.sleep(LOOK_SECONDS)
+            churn.check_alive()
+            assert daemon.is_running(), daemon.log.read_text()[-3000:]
+            watch.check_limits()
+            watch.check_accounts()
+            if time.monotonic() > next_kill:
+                next_kill += kill_seconds
+                kill_someone(rng, daemon, churn, watch)
+        churn.stop()
+    finally:
+        churn.end()
+    check_told(churn.told())
+    watch.check_at_rest()
+    check_usable(daemon)
+    watch.check_at_rest()
+    assert shared_memory_names() == names_before
+
+
+def kill_someone(rng: random.Random, daemon: StoreProcess, churn: Churn, watch: Watch) -> None:
+    what = rng.choices(["client", "daemon", "stop"], [6, 3, 1])[0]
+    number = rng.randrange(NUM_CLIENTS)
+    print(f"kill: {what} {number if what == 'client' else ''}")
+    if what == "client":
+        churn.kill(number)
+        return
+    if what == "stop":
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
+    daemon.restart()
+    watch.note_start()
+
+
+def check_told(told: list[dict[str, Any]]) -> None:
+    problems = [line for line in told if "problem" in line]
+    assert problems == [], f"{len(problems)} problems: {problems[:5]}"
+    reports = [line for line in told if "operations" in line]
+    assert len(reports) == NUM_CLIENTS
+    assert [report["corrupt"] for report in reports] == [0] * NUM_CLIENTS
+    for name in ("operations", "hits"):
+        assert all(report[name] > 0 for report in reports), reports
+    print({name: sum(report[name] for report in reports) for name in reports[0]})
+
+
+def check_usable(daemon: StoreProcess) -> None:
+    """R14: the largest entry finds room, and all can be given back."""
+    with connect(f"unix:{daemon.socket}", timeout_s=REST_SECONDS) as client:
+        assert client.put("largest", bytes(LARGEST)).status.name == "STORED"
+        client.clear()
+        assert client.stats()["tiers"]["dram"]["used_bytes"] == 0
+
+
+def test_r13_a_short_churn_with_kills_leaves_nothing(
+    store_daemon: StartStore, tmp_path: Path
+) -> None:
+    soak(store_daemon, tmp_path, seconds=16, kill_seconds=4, seed=13)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_r13_ten_minutes_of_churn_with_kills_leave_nothing(
+    store_daemon: StartStore, tmp_path: Path
+) -> None:
+    seconds = float(os.environ.get(SOAK_SECONDS, "600"))
+    seed = random.SystemRandom().randrange(1 << 16)
+    soak(store_daemon, tmp_path, seconds=seconds, kill_seconds=20, seed=seed)
