@@ -174,7 +174,8 @@ class Runs:
                 continue
             existing = self._catalog.committed.get(entry)
             if existing is not None:
-                self._publish(outcome, options, now)  # it may be one of these
+                if outcome.is_fresh(existing):
+                    self._publish(outcome, options, now)
                 self._entries.drop([existing], DropReason.REPLACED)
             place = _Place(run.segment, run.base + offset, size, checksum)
             outcome.stored(entry, slot, self._fill(slot, entry, place, _flags(options)))
@@ -369,19 +370,22 @@ class _Outcome:
         self._slots, self._generations = array("I"), array("I")
         self._reason = ""
         self._entries: list[bytes] = []
-        self._fresh: list[int] = []  # slots not published yet
+        self._fresh: dict[int, None] = {}  # slots not published yet
 
     def stored(self, entry: bytes, slot: int, generation: int) -> None:
         self._add(PutStatus.STORED, slot, generation)
         self._entries.append(entry)
-        self._fresh.append(slot)
+        self._fresh[slot] = None
 
     def refused(self, status: PutStatus, reason: str) -> None:
         self._add(status, NO_SLOT, 0)
         self._reason = self._reason or reason
 
+    def is_fresh(self, slot: int) -> bool:
+        return slot in self._fresh
+
     def take_fresh(self) -> list[int]:
-        fresh, self._fresh = self._fresh, []
+        fresh, self._fresh = [*self._fresh], {}
         return fresh
 
     def result(self) -> RunResult:
