@@ -93,6 +93,13 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             "exceeds it stays in DRAM only. None: no limit"
         ),
     ] = None
+    nvme_backlog: Annotated[
+        Literal["evict", "refuse"],
+        Meta(
+            description="What a full pool does with entries that are not on NVMe yet: evict the "
+            "coldest, as a cache may, or refuse puts, which clients repeat, until they are"
+        ),
+    ] = "evict"
     nvme_free_floor: Annotated[
         Size | None,
         Meta(
@@ -142,6 +149,11 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.nvme:
             self._check_nvme()
+        elif self.nvme_backlog != "evict":
+            raise InvalidRequest(
+                f"nvme_backlog is {self.nvme_backlog}, without effect, as nvme is 0: give --nvme "
+                "SIZE too"
+            )
         elif given := [name for name in NEED_NVME if getattr(self, name) is not None]:
             raise InvalidRequest(
                 f"{' and '.join(given)} without effect, as nvme is 0: give --nvme SIZE too"
@@ -233,6 +245,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             region_bytes=region_bytes,
             max_entries=self.nvme_entries,
             compression=self.nvme_compression,
+            backlog=self.nvme_backlog,
             free_floor_bytes=self.nvme_free_floor,
             write_rate=self.nvme_write_rate,
             write_daily=self.nvme_write_daily,

@@ -37,13 +37,15 @@ class NvmeSettings:
     `max_entries` None: one for each page of the capacity. `free_floor_bytes` is what the tier
     leaves free on its file system; None: 1 % of it, at most 1 GiB. `compression` `auto` compresses
     the entries whose sample shows a gain. `write_rate` (bytes a second) and `write_daily` (bytes a
-    day, UTC) are the write budget; None: no limit. Raises InvalidRequest."""
+    day, UTC) are the write budget; None: no limit. `backlog` says what a full warmer tier does with
+    entries that are not here yet. Raises InvalidRequest."""
 
     directory: Path
     capacity_bytes: int
     region_bytes: int | None = None
     max_entries: int | None = None
     compression: Literal["auto", "off"] = "auto"
+    backlog: Literal["evict", "refuse"] = "evict"
     free_floor_bytes: int | None = None
     write_rate: int | None = None
     write_daily: int | None = None

@@ -150,9 +150,14 @@ def _compare_pins(entries: Entries, pins: Pins) -> Iterable[str]:
 
 
 def _compare_order(entries: Entries, committed: list[int]) -> Iterable[str]:
-    """Every committed entry that nobody uses waits in the queue of its segment's arena, once."""
+    """Every committed entry that nobody uses and that may go waits once, in the queue of its
+    segment's arena."""
     catalog, pool = entries.catalog, entries.pool
-    expected = {slot for slot in committed if catalog.pins[slot] == (slot in entries.held)}
+    expected = {
+        slot
+        for slot in committed
+        if catalog.pins[slot] == (slot in entries.held) and entries.may_go(slot)
+    }
     seen: set[int] = set()
     for arena in [pool.daemon, *pool.arenas.values()]:
         yield from arena.policy.check_integrity()

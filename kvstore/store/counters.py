@@ -10,6 +10,7 @@ class Counters:
     hits: int = 0
     misses: int = 0
     evictions: int = 0
+    evicted_unflushed: int = 0
     expirations: int = 0
     removals: int = 0
     bytes_in: int = 0

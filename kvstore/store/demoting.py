@@ -98,7 +98,17 @@ class StoreDemoting(StoreParts):
     def mark_flushed(self, slot: int, generation: int) -> None:
         """The colder tier holds this entry now. Nothing happens when it has gone from here."""
         if self._catalog.find(slot, generation) is SlotState.COMMITTED:
-            self._catalog.flags[slot] |= FLUSHED
+            self._entries.set_flag(slot, FLUSHED)
+
+    def keep_unflushed(self) -> None:
+        """From now on what no colder tier holds is not evicted, what ends by itself and what that
+        tier does not take (`give_up`) aside: a full pool refuses puts until it is copied."""
+        self._entries.evictable_flags = VOLATILE | FLUSHED | RETIRED
+
+    def give_up(self, slot: int, generation: int) -> None:
+        """The colder tier can never take this entry."""
+        if self._catalog.find(slot, generation) is SlotState.COMMITTED:
+            self._entries.set_flag(slot, RETIRED)
 
     def forget_flushed(self, entries: Iterable[bytes]) -> None:
         """The colder tier no longer holds these. They are not copied there again before
@@ -110,9 +120,9 @@ class StoreDemoting(StoreParts):
                 catalog.flags[slot] ^= FLUSHED | RETIRED
 
     def forget_all_flushed(self) -> None:
-        """The colder tier was emptied."""
+        """The colder tier was emptied. As `forget_flushed` of each."""
         flags = np.frombuffer(self._catalog.flags, np.uint8)
-        flags &= ~np.uint8(FLUSHED)
+        flags[flags & FLUSHED != 0] ^= FLUSHED | RETIRED
 
     def reoffer_retired(self) -> None:
         """What left the colder tier may go there again."""

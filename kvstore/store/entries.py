@@ -18,7 +18,7 @@ from ..events import EventKind
 from ..keys import block_key_of, is_block, shard_of
 from ..slots import EXPIRES, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
 from ..types import Tier
-from .catalog import DEAD, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
+from .catalog import DEAD, FLUSHED, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .counters import Counters
 from .event_log import EventLog, Holding
 from .expiry import Expiry
@@ -75,6 +75,7 @@ class Entries:
         self.expiry: Expiry[int] = Expiry()  # of committed slots
         self.held: set[int] = set()  # being copied to another tier
         self.on_committed: CommitCallback | None = None
+        self.evictable_flags = 0  # only what has one of these is evicted; 0: everything
         self._evicted: dict[int, list[bytes]] = {}  # by namespace, not yet announced
 
     # -- places -----------------------------------------------------------------------
@@ -141,9 +142,8 @@ class Entries:
         self.counters.bytes_in += int(rows[slots, LENGTH].sum())
         if len(slots):
             policy = self.arena_of(numbers[0]).policy
-            if flags & SOFT_PINNED:
-                for slot in numbers:
-                    policy.insert_soft(slot)
+            if flags & SOFT_PINNED or self.evictable_flags:
+                self._make_evictable(numbers)
             else:
                 policy.insert_many(slots)
             self.announce("stored", STRINGS, keys)
@@ -178,7 +178,7 @@ class Entries:
             self.pool.segments,
         )
         for slot in slots:
-            if pins[slot]:
+            if pins[slot] != (slot in self.held) or not self.may_go(slot):
                 continue
             arena = segments[words[slot * WORDS + PLACE] >> 32].arena
             assert arena is not None
@@ -211,11 +211,26 @@ class Entries:
             if catalog.flags[slot] & REQUEST_SCOPED:
                 self.drop([slot], DropReason.USED)
                 return
+            if not self.may_go(slot):
+                return
             policy = self.arena_of(slot).policy
             if catalog.flags[slot] & SOFT_PINNED:
                 policy.insert_soft(slot)
             else:
                 policy.insert_used(slot)
+
+    def may_go(self, slot: int) -> bool:
+        """False: it waits for a copy in another tier before it may be evicted."""
+        needed = self.evictable_flags
+        return not needed or bool(self.catalog.flags[slot] & needed)
+
+    def set_flag(self, slot: int, flag: int) -> None:
+        """Of a committed entry; one that may be evicted now takes its place in the order."""
+        catalog = self.catalog
+        waited = not self.may_go(slot)
+        catalog.flags[slot] |= flag
+        if waited and catalog.pins[slot] == (slot in self.held):
+            self._make_evictable([slot])
 
     def hold(self, slot: int) -> None:
         """A pin that is no use: the bytes stay while they are copied elsewhere, but the entry keeps
@@ -278,6 +293,8 @@ class Entries:
             self._evicted.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
         self._remember(slots, DropReason.EVICTED)
         self.counters.evictions += len(slots)
+        flags = catalog.flags
+        self.counters.evicted_unflushed += sum(not flags[slot] & FLUSHED for slot in slots)
         self.withdraw_many(slots)
 
     def withdraw_many(self, slots: Sequence[int]) -> None:

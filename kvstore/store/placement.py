@@ -18,6 +18,7 @@ from ..slots import HEAD, LENGTH, OFFSET, PLACE, SlotState
 from .allocator import occupied_bytes, occupied_bytes_of
 from .catalog import FLUSHED, Catalog
 from .entries import TICKS_PER_SECOND, Entries
+from .eviction import OUT
 from .pool import Arena, Holder, Pool, PoolSegment
 from .slot_table import NO_SLOT
 from .types import Revocation
@@ -253,7 +254,10 @@ class Placement:
         )
 
     def _held(self, rows: NDArray[np.uint64], live: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Pinned, or not committed."""
+        """Pinned, not committed, or in no queue yet since a colder tier has to have it first."""
         pins = np.frombuffer(self._catalog.pins, np.uint32)[live]
-        held: NDArray[np.bool_] = (pins > 0) | (rows[live, HEAD] & 0xFF != SlotState.COMMITTED)
+        queues = np.frombuffer(self._catalog.links.queue, np.uint8)[live]
+        held: NDArray[np.bool_] = (
+            (pins > 0) | (queues == OUT) | (rows[live, HEAD] & 0xFF != SlotState.COMMITTED)
+        )
         return held

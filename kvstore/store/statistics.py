@@ -23,6 +23,7 @@ def dram_stats(entries: Entries) -> TierStats:
         hits=counters.hits,
         misses=counters.misses,
         evictions=counters.evictions,
+        evicted_unflushed=counters.evicted_unflushed,
         expirations=counters.expirations,
         removals=counters.removals,
         bytes_in=counters.bytes_in,

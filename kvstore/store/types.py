@@ -229,6 +229,7 @@ class TierStats(msgspec.Struct, frozen=True):
     hits: int = 0
     misses: int = 0
     evictions: int = 0
+    evicted_unflushed: int = 0  # of them, those that no colder tier held
     expirations: int = 0
     removals: int = 0
     bytes_in: int = 0

@@ -138,10 +138,13 @@ class Demoter:
             held.element_bytes,
         )
         num_bytes = sum(map(len, held.extents))
-        is_late = held.entry in self._writing  # an older value of it: this one comes after
-        if is_late or not self._nvme.can_ever_fit(write):
+        if held.entry in self._writing:  # an older value of it: this one comes after
             self._store.release(entry.slot)
-            self._left_out = self._left_out or is_late
+            self._left_out = True
+            return True
+        if not self._nvme.can_ever_fit(write):
+            self._store.release(entry.slot)
+            self._store.give_up(entry.slot, entry.generation)
             return True
         if not self._nvme.may_write(num_bytes):
             self._store.release(entry.slot)

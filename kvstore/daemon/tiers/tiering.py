@@ -76,6 +76,8 @@ class Tiering:
             hidden=self._below_floor,
         )
         store.list_beyond(self._holdings)
+        if settings.backlog == "refuse":
+            store.keep_unflushed()
 
     def tick(self, now: float) -> None:
         """Every 100 ms."""
