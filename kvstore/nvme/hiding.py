@@ -48,6 +48,11 @@ class Hiding:
         """A write or a removal of it is under way."""
         return entry in self._pending
 
+    @property
+    def hides_by_generation(self) -> bool:
+        """Whether more than `is_pending` is needed to say what is hidden."""
+        return bool(self._pending_clears or self._buried or self._buried_clears)
+
     def hides(self, record: EntryRecord) -> bool:
         if self._pending or self._buried:
             entry = record.entry

@@ -22,7 +22,7 @@ import lmdb
 from ..errors import Corrupt
 from .budget import DayCount
 from .log_format import UnknownVersion
-from .records import EntryRecord, index_key, record_size, seal, unseal
+from .records import EntryRecord, index_key, record_place, record_size, seal, unseal
 from .storage import Storage
 
 VERSION = 1
@@ -80,6 +80,15 @@ class NvmeIndex:
         """The record of each entry; None also for one that does not pass its checksum."""
         with self._env.begin() as txn:
             return [self._record(txn, index_key(entry), entry) for entry in entries]
+
+    def places(self, entries: Sequence[bytes]) -> list[tuple[int, int] | None]:
+        """(region, ordinal) of each entry's record, unread: a fifth of what `find` costs. One that
+        is damaged has a place too."""
+        keys = [index_key(entry) for entry in entries]
+        with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
+            found = dict(cursor.getmulti(keys))
+        values = map(found.get, keys)
+        return [None if value is None else record_place(value) for value in values]
 
     def scan(self, after: bytes, limit: int) -> tuple[list[EntryRecord], bytes]:
         """Records with keys past `after` (b"" at first), and where to go on; b"": that was all."""

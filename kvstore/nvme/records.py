@@ -26,6 +26,8 @@ from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
 from ..errors import Corrupt
 
 _HEAD = struct.Struct("<IIQQQHBBBBH")
+_PLACE = struct.Struct("<II")  # its beginning
+_SEAL_BYTES = 8
 _EQUAL_LENGTHS = 1
 MAX_EXTENTS = (1 << 16) - 1
 MAX_EXTENT_BYTES = (1 << 32) - 1
@@ -181,6 +183,12 @@ def record_size(body: bytes) -> tuple[int, int, int]:
     return region, ordinal, _HEAD.size + sum(names) + _table_bytes(num_extents, flags)
 
 
+def record_place(sealed: bytes) -> tuple[int, int]:
+    """(region, ordinal) of a sealed record, unverified."""
+    region, ordinal = _PLACE.unpack_from(sealed, _SEAL_BYTES)
+    return region, ordinal
+
+
 def record_bytes(names: Names, lengths: Sequence[int]) -> int:
     flags = _EQUAL_LENGTHS if len(set(lengths)) == 1 else 0
     return _HEAD.size + sum(map(len, names)) + _table_bytes(len(lengths), flags)
@@ -209,13 +217,13 @@ def index_key(entry: bytes) -> bytes:
 
 def seal(key: bytes, body: bytes) -> bytes:
     """`body` behind its checksum, which covers the key it stands under."""
-    return xxh3_64_intdigest(key + body).to_bytes(8, "little") + body
+    return xxh3_64_intdigest(key + body).to_bytes(_SEAL_BYTES, "little") + body
 
 
 def unseal(key: bytes, value: bytes) -> bytes:
     """Raises Corrupt."""
-    body = value[8:]
-    if len(value) < 8 or xxh3_64_intdigest(key + body) != int.from_bytes(value[:8], "little"):
+    body, told = value[_SEAL_BYTES:], value[:_SEAL_BYTES]
+    if len(told) < _SEAL_BYTES or xxh3_64_intdigest(key + body) != int.from_bytes(told, "little"):
         raise Corrupt(f"index record {key.hex()} does not match its checksum")
     return body
 

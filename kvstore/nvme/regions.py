@@ -54,9 +54,11 @@ class Regions:
         for path in sorted(self._directory.iterdir()):
             if path.name in (INDEX_DIRECTORY, SET_ASIDE_DIRECTORY, IDENTITY_FILE):
                 continue
-            name = _NAME.fullmatch(path.name)
-            if name is not None and path.is_file() and not path.is_symlink():
+            if name := _NAME.match(
+                path.name
+            ):  # whatever it is, no region of ours can be made there
                 self._next_id = max(self._next_id, int(name[1], 16) + 1)
+            if _NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink():
                 opened += self._open(path)
             elif _DRAFT.fullmatch(path.name) and path.is_file():
                 _log.info("nvme_draft_removed path=%s", path)

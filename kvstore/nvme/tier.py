@@ -157,6 +157,16 @@ class NvmeTier:
         live, hides = self._regions.live, self._hiding.hides
         return [None if r is None or r.region not in live or hides(r) else r for r in found]
 
+    def holds(self, entries: Sequence[bytes]) -> list[bool]:
+        """Whether each entry lies here. As `locate`, but quicker: a damaged record counts."""
+        if self._hiding.hides_by_generation:
+            return [location is not None for location in self.locate(entries)]
+        live, pending = self._regions.live, self._hiding.is_pending
+        return [
+            place is not None and place[0] in live and not pending(entry)
+            for entry, place in zip(entries, self._places(entries), strict=True)
+        ]
+
     def write(self, write: NvmeWrite, done: Done) -> bool:
         """Stores an entry, replacing one of that name. `done(False)`: it was not stored (disk error
         or larger than a region); the one it should have replaced may then be located again."""
@@ -217,9 +227,9 @@ class NvmeTier:
 
     def touch(self, entries: Sequence[bytes]) -> None:
         """Entries in use elsewhere: they are kept when their region goes. `read` does it itself."""
-        for location in self.locate(entries):
-            if location is not None:
-                self._touch(location.region, location.ordinal)
+        for place in self._places(entries):
+            if place is not None:
+                self._touch(*place)
 
     def page(self, after: bytes, limit: int) -> tuple[list[NvmeLocation], bytes]:
         """Some of the entries, in the index's order, and what to give as `after` for those that
@@ -294,6 +304,14 @@ class NvmeTier:
             return False
         self._hiding.begin(operation)
         return True
+
+    def _places(self, entries: Sequence[bytes]) -> list[tuple[int, int] | None]:
+        try:
+            return self._index.places(entries)
+        except DISK_ERRORS as error:
+            self._calls.disk_errors += 1
+            _log.error("nvme_disk_error action=places reason=%s", error)
+            return [None] * len(entries)
 
     def _touch(self, region_id: int, ordinal: int) -> None:
         region = self._regions.live.get(region_id)

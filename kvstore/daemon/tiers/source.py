@@ -168,7 +168,7 @@ class NvmeSource:
     # -- string entries -----------------------------------------------------------------
 
     def holds(self, entries: Sequence[EntryId]) -> list[bool]:
-        return [location is not None for location in self._nvme.locate(entries)]
+        return self._nvme.holds(entries)
 
     def bring(self, request: EntriesWanted, then: Then) -> None:
         filling = self._fill_entries(request.entries)

@@ -279,3 +279,27 @@ def test_default_regions_follow_capacity_and_largest_entry() -> None:
     assert region_bytes_for(1 << 40, 64 * MIB) > 64 * MIB
     assert region_bytes_for(1 << 34) == 64 * MIB
     assert (1 << 42) // region_bytes_for(1 << 42) == 256  # each region is an open file
+
+
+def test_what_is_held_is_what_is_located(open_tier: OpenTier) -> None:
+    """The quick answer agrees with the thorough one in every state an entry can be in."""
+    rig = open_tier()
+    rig.put_many(names(0, 20))
+    rig.put_many(names(0, 2))  # replaced
+    rig.drop(*names(2, 5))
+    assert rig.submit(names(5, 6)[0])
+    asked = names(0, 30)
+
+    def agree() -> list[bool]:
+        held = rig.tier.holds(asked)
+        assert held == [location is not None for location in rig.tier.locate(asked)]
+        return held
+
+    assert agree() == [True] * 2 + [False] * 4 + [True] * 14 + [False] * 10
+    rig.flush()
+    cleared: list[bool] = []
+    assert rig.tier.clear(NAMESPACE, cleared.append)
+    assert not any(agree())
+    rig.wait(lambda: cleared)
+    rig.put_many(names(20, 25))
+    assert agree() == [False] * 20 + [True] * 5 + [False] * 5
