@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import mmap
 import os
 import secrets
 import socket
@@ -172,3 +173,7 @@ def _greeted(client: RawClient, token: str, instance: Instance | None, **changes
         client.close()
         raise
     return client
+
+
+def map_whole(descriptor: int, num_bytes: int, access: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, num_bytes, access=access)

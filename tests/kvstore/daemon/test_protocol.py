@@ -21,7 +21,14 @@ from moontide.kvstore.types import PutStatus, ReserveStatus
 
 from ...store_process import StartStore, StoreProcess
 from .admin import Admin, wait_until
-from .raw_client import RawClient, entry_id, local_client, put_message, remote_client
+from .raw_client import (
+    RawClient,
+    entry_id,
+    local_client,
+    map_whole,
+    put_message,
+    remote_client,
+)
 
 NAMESPACE = Namespace(
     weights_id="w",
@@ -304,10 +311,6 @@ def test_hbm_blocks_end_with_their_connection(daemon: StoreProcess, admin: Admin
 
 
 # -- shared memory ----------------------------------------------------------------
-
-
-def map_whole(descriptor: int, num_bytes: int, access: int) -> mmap.mmap:
-    return mmap.mmap(descriptor, num_bytes, access=access)
 
 
 def test_a_local_client_reads_committed_bytes_from_a_read_only_mapping(
