@@ -12,6 +12,7 @@ from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 from ..errors import InvalidRequest
 from ..nvme import NvmeSettings, region_bytes_for
 from ..service import HostPort, Size
+from ..store import EvictionName
 
 Transport = Literal["shm", "tcp", "rdma"]
 DEFAULT_SEGMENT_BYTES = 64 << 20
@@ -122,7 +123,8 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     eviction: Annotated[
-        Literal["slru", "lru"], Meta(description="Which entries go first when room is needed")
+        EvictionName,
+        Meta(description="Which entries go first when room is needed (docs/eviction.md)"),
     ] = "slru"
     cluster: Annotated[
         str,

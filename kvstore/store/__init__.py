@@ -3,6 +3,7 @@ single-threaded; the daemon wraps it, tests drive it directly."""
 
 from .demoting import Demotable
 from .event_log import EventLog, Holding, Snapshot
+from .eviction import EvictionName
 from .inspection import key_text
 from .store import Store
 from .types import (
@@ -41,6 +42,7 @@ __all__ = [
     "EntryPage",
     "EventLog",
     "EvictScope",
+    "EvictionName",
     "Evicted",
     "Explanation",
     "ExtentCallback",

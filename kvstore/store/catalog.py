@@ -50,7 +50,7 @@ class Catalog:
         self.origins: dict[int, Origin] = {}  # of fills
         self.request_scoped: set[int] = set()
         self.chains = Chains()
-        self.links = Links(self.words)
+        self.links = Links(self.words, self.chains)
         self.namespaces = array("H")
         self.flags = array("B")
         self.pins = array("I")

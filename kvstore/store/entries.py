@@ -118,8 +118,9 @@ class Entries:
         elif catalog.flags[slots[0]] & REQUEST_SCOPED:
             self._make_evictable(slots)
         else:
+            followed = self._link(slots, parents)
             self._make_evictable(reversed(slots))
-            self._link(slots, parents, tick)
+            self._refresh(followed, tick)
             self._announce_chain(namespace, keys, parents)
         if self.on_committed is not None:
             self.on_committed(slots, parents)
@@ -150,10 +151,11 @@ class Entries:
         if self.on_committed is not None:
             self.on_committed(numbers, {})
 
-    def _link(self, slots: Sequence[int], parents: dict[bytes, bytes], tick: int) -> None:
-        """Hangs blocks on the ones before them, and keeps those as long as what follows them."""
+    def _link(self, slots: Sequence[int], parents: dict[bytes, bytes]) -> list[int]:
+        """Hangs blocks on the ones before them. Returns those of the latter that were here, and
+        their ancestors: they are to stay as long as what follows them."""
         catalog = self.catalog
-        new = set(slots)
+        new, followed = set(slots), []
         for slot in slots:
             entry = catalog.keys[slot]
             parent = catalog.committed.get(b"k" + parents[block_key_of(entry)] + shard_of(entry))
@@ -161,7 +163,8 @@ class Entries:
                 continue
             catalog.chains.link(slot, parent)
             if parent not in new:
-                self._refresh((parent, *catalog.chains.ancestors(parent, MAX_ANCESTORS)), tick)
+                followed += [parent, *catalog.chains.ancestors(parent, MAX_ANCESTORS)]
+        return followed
 
     def _refresh(self, slots: Iterable[int], tick: int) -> None:
         for slot in slots:

@@ -14,7 +14,7 @@ from .contents import Contents
 from .counters import Counters
 from .entries import Entries
 from .event_log import EventLog, Holding
-from .eviction import SlruPolicy
+from .eviction import POLICIES
 from .floors import Floors
 from .hbm import HbmDirectory
 from .inspection import Inspection
@@ -47,11 +47,13 @@ class StoreParts:
         self.settings = settings
         self.instance = instance
         self.events = EventLog(self._holdings)
-        ratio = settings.protected_ratio if settings.eviction == "slru" else 0.0
+        new_policy = POLICIES[settings.eviction]
         self._started = now
         self._catalog = Catalog(settings.max_entries)
         try:
-            self._pool = Pool(settings, lambda: SlruPolicy(self._catalog.links, ratio))
+            self._pool = Pool(
+                settings, lambda: new_policy(self._catalog.links, settings.protected_ratio)
+            )
         except BaseException:
             self._catalog.close()
             raise

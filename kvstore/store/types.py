@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -15,6 +15,7 @@ from ..errors import InvalidRequest
 from ..keys import EntryId
 from ..types import IfExists, ReserveStatus, Tier
 from ..wire import BlockEntry
+from .eviction.names import EvictionName
 
 OwnerId = int
 """One connection, as the daemon numbers them. What an owner reserved or pinned ends with it."""
@@ -47,7 +48,7 @@ class PoolSettings:
     dram_bytes: int
     segment_bytes: int
     max_entries: int
-    eviction: Literal["slru", "lru"] = "slru"
+    eviction: EvictionName = "slru"
     protected_ratio: float = 0.2
     max_pin_ratio: float = 0.25
     max_total_pin_ratio: float = 0.75
@@ -67,8 +68,9 @@ class PoolSettings:
             raise InvalidRequest(
                 f"max_entries is {self.max_entries}; it must lie in 1..{MAX_POOL_ENTRIES}"
             )
-        if self.eviction not in ("slru", "lru"):
-            raise InvalidRequest(f"eviction is {self.eviction!r}; known: slru, lru")
+        known = get_args(EvictionName)
+        if self.eviction not in known:
+            raise InvalidRequest(f"eviction is {self.eviction!r}; known: {', '.join(known)}")
         for name, ratio in (
             ("protected_ratio", self.protected_ratio),
             ("max_pin_ratio", self.max_pin_ratio),

@@ -9,24 +9,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...slots import LENGTH, WORDS
+from ..chains import Chains
 from ..slot_table import NO_SLOT
 
 OUT = 0
 """In the queue column: the slot waits in no queue, so it cannot be evicted."""
+_WRAP = 0xFFFFFFFF
 
 
 class Links:
     """Columns as long as the slot table: a slot is in one queue of one policy at most. `queue` is
-    that queue's index, from 1 on."""
+    that queue's index, from 1 on; `stamp` the count of pushes when it came there; `marks` what its
+    policy keeps of it, pinned or not."""
 
-    def __init__(self, words: memoryview) -> None:
+    def __init__(self, words: memoryview, chains: Chains) -> None:
         self.words = words
+        self.chains = chains
         self.colder = array("I")
         self.hotter = array("I")
         self.queue = array("B")
+        self.stamp = array("I")
+        self.marks = array("B")
+        self.pushes = 0
 
     def columns(self) -> tuple[array[int], ...]:
-        return self.colder, self.hotter, self.queue
+        return self.colder, self.hotter, self.queue, self.stamp, self.marks
+
+    def idle(self, slot: int) -> int:
+        """Pushes since the slot came into its queue: a clock that runs as fast as the pool
+        changes. It wraps: what idles through 4e9 pushes looks young once more."""
+        return (self.pushes - self.stamp[slot]) & _WRAP
+
+    def idle_many(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        stamps = np.frombuffer(self.stamp, np.uint32)[slots].astype(np.int64)
+        return ((self.pushes - stamps) & _WRAP).astype(np.float64)
 
 
 class Queue:
@@ -36,7 +52,9 @@ class Queue:
         "_colder",
         "_hotter",
         "_index",
+        "_links",
         "_queue",
+        "_stamp",
         "_words",
         "coldest",
         "hottest",
@@ -44,15 +62,22 @@ class Queue:
     )
 
     def __init__(self, links: Links, index: int) -> None:
+        self._links = links
         self._words = links.words
-        self._colder, self._hotter, self._queue = links.columns()
+        self._colder, self._hotter, self._queue, self._stamp, _ = links.columns()
         self._index = index
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all; the caller resets their links."""
         self.coldest = self.hottest = NO_SLOT
         self.num_bytes = 0
 
     def push(self, slot: int) -> None:
         """Becomes the hottest; must be in no queue."""
-        newest = self.hottest
+        newest, links = self.hottest, self._links
+        links.pushes += 1
+        self._stamp[slot] = links.pushes & _WRAP
         self._queue[slot] = self._index
         self._colder[slot] = newest
         self._hotter[slot] = NO_SLOT
@@ -64,9 +89,16 @@ class Queue:
         self.num_bytes += self._words[slot * WORDS + LENGTH]
 
     def push_many(self, slots: NDArray[np.int64]) -> None:
-        """As `push` of each, by columns; at least one, none twice."""
+        """As `push` of each, by columns; none twice."""
+        if not len(slots):
+            return
         first, last, newest = int(slots[0]), int(slots[-1]), self.hottest
-        colder, hotter = (np.frombuffer(c, np.uint32) for c in (self._colder, self._hotter))
+        colder, hotter, stamp = (
+            np.frombuffer(column, np.uint32) for column in (self._colder, self._hotter, self._stamp)
+        )
+        stamps = np.arange(self._links.pushes + 1, self._links.pushes + 1 + len(slots))
+        stamp[slots] = (stamps & _WRAP).astype(np.uint32)
+        self._links.pushes += len(slots)
         np.frombuffer(self._queue, np.uint8)[slots] = self._index
         colder[slots[1:]] = slots[:-1]
         hotter[slots[:-1]] = slots[1:]
@@ -93,14 +125,12 @@ class Queue:
         self._queue[slot] = OUT
         self.num_bytes -= self._words[slot * WORDS + LENGTH]
 
-    def clear(self) -> None:
-        """Forgets all; the caller resets their links."""
-        self.coldest = self.hottest = NO_SLOT
-        self.num_bytes = 0
-
     def __iter__(self) -> Iterator[int]:
         """Coldest first."""
-        slot = self.coldest
+        return self.after(self.coldest)
+
+    def after(self, slot: int) -> Iterator[int]:
+        """From this slot of the queue (NO_SLOT: none) to the hottest."""
         while slot:
             following = self._hotter[slot]
             yield slot

@@ -1,4 +1,5 @@
-"""Who goes first: order of policies, ends of chains, windows."""
+"""Who goes first in a store: ends of chains, windows, soft pins. The policies' own order:
+tests/conformance/test_eviction_policies.py."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 
 from moontide.kvstore.keys import BlockKey
-from moontide.kvstore.store.eviction import Links, SlruPolicy
 from moontide.kvstore.store.placement import MAX_SCATTERED_VICTIMS
 from moontide.kvstore.store.window import Extents, cheapest_window
 from moontide.kvstore.types import ReserveStatus
@@ -17,55 +17,6 @@ from .conftest import LAYOUT, SEGMENT_BYTES, MakeNode, Node, entry_of, namespace
 
 HALF = SEGMENT_BYTES // 2
 Chain = Callable[..., list[BlockKey]]
-
-
-def policy_of(count: int, ratio: float, *, capacity: int = 10) -> SlruPolicy:
-    """A policy over slots 1…count of one byte each."""
-    words = memoryview(bytearray(64 * (count + 1))).cast("Q")
-    links = Links(words)
-    for column in links.columns():
-        column.frombytes(bytes(column.itemsize * (count + 1)))
-    policy = SlruPolicy(links, ratio)
-    policy.capacity_bytes = capacity
-    for slot in range(1, count + 1):
-        words[slot * 8 + 3] = 1
-        policy.insert(slot)
-    return policy
-
-
-def test_slru_keeps_what_was_hit_within_its_share() -> None:
-    policy = policy_of(6, 0.2)
-    for slot in (1, 2, 3):
-        policy.touch(slot)
-    # Two of ten bytes are protected: 2 and 3; 1 fell out and is probation's newest.
-    assert list(policy) == [4, 5, 6, 1, 2, 3]
-    assert policy.coldest() == 4
-    assert policy.check_integrity() == []
-
-
-def test_lru_orders_by_last_use_alone() -> None:
-    policy = policy_of(4, 0.0)
-    policy.touch(1)
-    policy.touch(3)
-    assert list(policy) == [2, 4, 1, 3]
-
-
-def test_soft_pinned_goes_last() -> None:
-    policy = policy_of(3, 0.2)
-    policy.remove(1)
-    policy.insert_soft(1)
-    policy.touch(3)
-    assert list(policy) == [2, 3, 1]
-
-
-def test_removed_slots_are_not_touched_back_in() -> None:
-    policy = policy_of(2, 0.2)
-    policy.remove(1)
-    policy.touch(1)
-    policy.remove(1)
-    assert list(policy) == [2]
-    policy.clear()
-    assert (policy.coldest(), list(policy)) == (0, [])
 
 
 def window(

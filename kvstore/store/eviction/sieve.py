@@ -1,0 +1,68 @@
+"""SIEVE (Zhang et al., NSDI 2024): a queue in order of insertion and a hand that walks it from the
+oldest on, spares what was hit since it last came by, and takes the first that was not. For
+comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from ..slot_table import NO_SLOT
+from .links import Links
+from .policy import QueuePolicy
+
+
+class SievePolicy(QueuePolicy):
+    """What was pinned comes back as newest, and spared. `coldest` moves the hand: as many steps in
+    all as there were hits."""
+
+    def __init__(self, links: Links) -> None:
+        super().__init__(links, [1.0])
+        self._hotter = links.hotter
+        self._spared = links.marks
+        self._line = self._queues[0]
+        self._hand = NO_SLOT  # where the search goes on; NO_SLOT: at the oldest
+
+    def insert(self, slot: int) -> None:
+        self._spared[slot] = 0
+        self._line.push(slot)
+
+    def insert_used(self, slot: int) -> None:
+        self._spared[slot] = 1
+        self._line.push(slot)
+
+    def touch(self, slot: int) -> None:
+        self._spared[slot] = 1
+
+    def refresh(self, slot: int) -> None:
+        """Does not matter."""
+
+    def remove(self, slot: int) -> None:
+        if slot == self._hand:
+            self._hand = self._hotter[slot]
+        super().remove(slot)
+
+    def coldest(self) -> int:
+        if not self._line.coldest:
+            return self._soft.coldest
+        slot = self._hand or self._line.coldest
+        while self._spared[slot]:
+            self._spared[slot] = 0
+            slot = self._hotter[slot] or self._line.coldest
+        self._hand = slot
+        return slot
+
+    def __iter__(self) -> Iterator[int]:
+        """Two rounds of the hand: the first takes what is not spared, the second the rest."""
+        ahead = list(self._line.after(self._hand or self._line.coldest))
+        passed = list(self._line)[: -len(ahead)] if ahead else []
+        round_trip = [*ahead, *passed]
+        return chain(
+            (slot for slot in round_trip if not self._spared[slot]),
+            (slot for slot in round_trip if self._spared[slot]),
+            self._soft,
+        )
+
+    def clear(self) -> None:
+        super().clear()
+        self._hand = NO_SLOT
