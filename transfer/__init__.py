@@ -1,6 +1,7 @@
 """Moves bytes between segments: shared memory, TCP and files behind one interface."""
 
 from .batches import Limits
+from .copy_helper import CopyHelper
 from .copying import checksum, copy, copy_and_checksum
 from .descriptors import close_descriptors, receive_with_descriptors, send_with_descriptors
 from .file_spans import FileSpan, FileTransport
@@ -15,6 +16,7 @@ from .transport import Transport
 
 __all__ = [
     "Access",
+    "CopyHelper",
     "DirectFile",
     "FileAccess",
     "FileSpan",

@@ -26,9 +26,7 @@ CHUNK_BYTES = 256 << 10
 def copy(destination: memoryview, source: Bytes) -> None:
     """Copies `source` over all of `destination`. Both contiguous; sizes must be equal (ValueError).
     Releases the GIL from 64 KiB on."""
-    target, origin = _flat(destination), _flat(source)
-    if len(target) != len(origin):
-        raise ValueError(f"copy of {len(origin)} bytes into {len(target)}")
+    target, origin = flat_pair(destination, source)
     if len(target) < SMALL_BYTES:
         target[:] = origin
     else:
@@ -37,9 +35,7 @@ def copy(destination: memoryview, source: Bytes) -> None:
 
 def copy_and_checksum(destination: memoryview, source: Bytes) -> int:
     """Like `copy`; returns the xxh3-64 of what the destination then holds."""
-    target, origin = _flat(destination), _flat(source)
-    if len(target) != len(origin):
-        raise ValueError(f"copy of {len(origin)} bytes into {len(target)}")
+    target, origin = flat_pair(destination, source)
     if len(target) <= CHUNK_BYTES:
         copy(target, origin)
         return xxh3_64_intdigest(target)
@@ -54,6 +50,14 @@ def copy_and_checksum(destination: memoryview, source: Bytes) -> int:
 def checksum(data: Bytes) -> int:
     """xxh3-64. Releases the GIL for large buffers."""
     return xxh3_64_intdigest(data)
+
+
+def flat_pair(destination: memoryview, source: Bytes) -> tuple[memoryview, memoryview]:
+    """Both as bytes. Raises ValueError unless they have one size."""
+    target, origin = _flat(destination), _flat(source)
+    if len(target) != len(origin):
+        raise ValueError(f"copy of {len(origin)} bytes into {len(target)}")
+    return target, origin
 
 
 def _flat(data: Bytes) -> memoryview:

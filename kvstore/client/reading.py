@@ -1,5 +1,7 @@
-"""String entries out of the store: found by the daemon, copied and verified here.
+"""String entries out of the store: found by the daemon or known already, copied and verified here.
 
+  known place ──► copy ──► verified ──► value
+                             │ no
   Lookup ──► copy from the read-only mapping + xxh3 ──► header slot still the same? ──► value
     ▲                     │ checksum differs, slot the same: ReportCorrupt, a miss       │ no
     └──────────────── the entry changed meanwhile ◄──────────────────────────────────────┘
@@ -10,9 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from moontide.transfer import checksum, copy_and_checksum
+from moontide.transfer import CopyHelper, checksum, copy
 
 from .. import wire
 from ..errors import InvalidRequest, OutOfSpace, StoreUnavailable
@@ -23,52 +25,72 @@ from .connections.attachment import Attachment
 from .connections.link import Answer, Link
 from .counters import ClientCounters
 from .deadline import Deadline
+from .locations import Target
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+REPORT_SECONDS = 1.0
 MAX_LOST_RACES = 4
 """An entry that changes faster than it can be copied is then fetched over the socket."""
 
 
-class Target(Protocol[T_co]):
-    """Where the value of entry `index` goes: copies `source` and returns (result, xxh3-64 of the
-    copy)."""
+class AsBytes:
+    """A target that gives values as bytes."""
 
-    def __call__(self, index: int, source: memoryview) -> tuple[T_co, int]: ...
+    def copied(self, index: int, source: memoryview) -> bytes:
+        return bytes(source)
+
+    def summed(self, index: int, source: memoryview) -> tuple[bytes, int]:
+        value = bytes(source)
+        return value, checksum(value)
 
 
-def as_bytes(index: int, source: memoryview) -> tuple[bytes, int]:
-    value = bytes(source)
-    return value, checksum(value)
-
-
-def into_buffers(buffers: Sequence[memoryview]) -> Target[int]:
+class IntoBuffers:
     """A target that fills `buffers`, one an entry, and gives sizes."""
 
-    def fill(index: int, source: memoryview) -> tuple[int, int]:
-        buffer = buffers[index]
+    def __init__(self, buffers: Sequence[memoryview], helper: CopyHelper) -> None:
+        self._buffers = buffers
+        self._helper = helper
+
+    def copied(self, index: int, source: memoryview) -> int:
+        copy(self._front(index, source), source)
+        return len(source)
+
+    def summed(self, index: int, source: memoryview) -> tuple[int, int]:
+        return len(source), self._helper.copy_and_checksum(self._front(index, source), source)
+
+    def _front(self, index: int, source: memoryview) -> memoryview:
+        buffer = self._buffers[index]
         if len(buffer) < len(source):
             raise InvalidRequest(
                 f"buffer of {len(buffer)} bytes is too small for an entry of {len(source)}; "
                 "ask size(key) first"
             )
-        return len(source), copy_and_checksum(buffer[: len(source)], source)
+        return buffer[: len(source)]
 
-    return fill
+
+AS_BYTES = AsBytes()
 
 
 class Reader:
     """Reads batches of string entries. Results are in the order asked; None is a miss."""
 
-    def __init__(self, link: Link, counters: ClientCounters) -> None:
+    def __init__(self, link: Link, counters: ClientCounters, helper: CopyHelper) -> None:
         self._link = link
         self._counters = counters
+        self._helper = helper
+
+    def read_known(self, entry: EntryId, target: Target[T]) -> T | None:
+        """Without asking; None: `read` it."""
+        attachment = self._link.attachment
+        if attachment is None or attachment.locations is None:
+            return None
+        return attachment.locations.read(entry, 0, target)
 
     def read(
         self, entries: Sequence[EntryId], target: Target[T], deadline: Deadline
     ) -> list[T | None]:
         results: list[T | None] = [None] * len(entries)
-        pending = list(range(len(entries)))
+        pending = self._read_all_known(entries, target, results)
         for _ in range(MAX_LOST_RACES):
             if pending and self._link.open(deadline).shared_memory:
                 pending = self._read_mapped(entries, pending, target, results, deadline)
@@ -76,13 +98,33 @@ class Reader:
             self._read_sent(entries, pending, target, results, deadline)
         return results
 
+    def _read_all_known(
+        self, entries: Sequence[EntryId], target: Target[T], results: list[T | None]
+    ) -> list[int]:
+        """Which are to be looked up."""
+        attachment = self._link.attachment
+        if attachment is None or (locations := attachment.locations) is None:
+            return list(range(len(entries)))
+        places = list(map(locations.find, entries))
+
+        def read(index: int) -> None:
+            if places[index] is not None:
+                results[index] = locations.read(entries[index], index, target)
+
+        num_bytes = sum([place[4] - place[3] for place in places if place is not None])
+        self._helper.share(read, len(entries), num_bytes)
+        return [index for index, result in enumerate(results) if result is None]
+
     def locate(
         self, entries: Sequence[EntryId], deadline: Deadline, pin_s: float | None = None
     ) -> tuple[list[Located | None], Answer]:
         """One message: at most what fits it."""
         answer = self._link.ask(wire.Lookup(list(entries), pin_s), deadline)
         assert isinstance(answer.reply, wire.LookupReply)
-        return [Located(*found) if found else None for found in answer.reply.found], answer
+        found = [Located(*each) if each else None for each in answer.reply.found]
+        if answer.attachment.locations is not None:
+            answer.attachment.locations.learn(entries, found)
+        return found, answer
 
     def source(
         self, attachment: Attachment, located: Located, deadline: Deadline
@@ -97,12 +139,14 @@ class Reader:
         source = segment[located.offset : located.offset + located.length]
         return source if len(source) == located.length else None
 
-    def report_corrupt(self, attachment: Attachment, located: Located, deadline: Deadline) -> None:
+    def report_corrupt(
+        self, attachment: Attachment, located: Located, deadline: Deadline | None = None
+    ) -> None:
         """Counts an entry whose bytes are not what was put, and tells the daemon."""
         self._counters.corrupt += 1
         report = wire.ReportCorrupt(located.slot, located.generation)
         if not attachment.retired:
-            self._link.ask(report, deadline)
+            self._link.ask(report, deadline or Deadline(REPORT_SECONDS))
 
     def _read_mapped(
         self,
@@ -117,6 +161,7 @@ class Reader:
         asked = [entries[index] for index in pending]
         for part in batches(asked):
             found, answer = self.locate(asked[part], deadline)
+            sources: list[tuple[int, Located, memoryview]] = []
             for index, located in zip(pending[part], found, strict=True):
                 if located is None:
                     continue
@@ -126,15 +171,14 @@ class Reader:
                     source = None  # another daemon answers by now
                 if source is None:
                     again.append(index)
-                    continue
-                result, actual = target(index, source)
-                if not answer.attachment.is_current(located):
-                    self._counters.lost_races += 1
-                    again.append(index)
-                elif actual == located.checksum:
-                    results[index] = result
                 else:
-                    self.report_corrupt(answer.attachment, located, deadline)
+                    sources.append((index, located, source))
+            copies = _Copies(answer.attachment, sources, target, results)
+            self._helper.share(copies.copy, len(sources), sum([len(s) for *_, s in sources]))
+            self._counters.lost_races += len(copies.changed)
+            again += copies.changed
+            for located in copies.corrupt:
+                self.report_corrupt(answer.attachment, located, deadline)
         return again
 
     def _read_sent(
@@ -163,8 +207,12 @@ class Reader:
             for index, size, expected in zip(indices, reply.sizes, reply.checksums, strict=True):
                 if size < 0:
                     continue
-                result, actual = target(index, answer.payload[offset : offset + size])
+                source = answer.payload[offset : offset + size]
                 offset += size
+                if not expected:
+                    results[index] = target.copied(index, source)
+                    continue
+                result, actual = target.summed(index, source)
                 if actual == expected:
                     results[index] = result
                 else:
@@ -190,3 +238,35 @@ class Reader:
                 [index for index, _ in hits[run]] for run in batches([asked[0]] * len(hits), sizes)
             ]
         return groups
+
+
+class _Copies(Generic[T]):
+    """What one lookup found, copied by one thread or two."""
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        sources: Sequence[tuple[int, Located, memoryview]],
+        target: Target[T],
+        results: list[T | None],
+    ) -> None:
+        self.changed: list[int] = []
+        self.corrupt: list[Located] = []
+        self._attachment = attachment
+        self._sources = sources
+        self._target = target
+        self._results = results
+
+    def copy(self, position: int) -> None:
+        index, located, source = self._sources[position]
+        actual = 0
+        if located.checksum:
+            result, actual = self._target.summed(index, source)
+        else:
+            result = self._target.copied(index, source)
+        if not self._attachment.is_current(located):
+            self.changed.append(index)
+        elif actual == located.checksum:
+            self._results[index] = result
+        else:
+            self.corrupt.append(located)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from moontide.transfer import checksum
+from moontide.transfer import CopyHelper
 from moontide.transfer.types import Instance
 
 from .. import wire
@@ -22,7 +22,7 @@ from .batches import batches
 from .blocks.block_store import BlockStore
 from .buffers import readable_bytes, writable_bytes
 from .connections.address import TcpAddress, parse_address
-from .connections.attachment import Attachment, Attachments
+from .connections.attachment import Attachment, AttachmentHooks, Attachments
 from .connections.channel import Channel
 from .connections.connection import Identity
 from .connections.dialer import Dialer
@@ -30,7 +30,7 @@ from .connections.link import Link
 from .connections.writes import RunningWrites
 from .counters import ClientCounters
 from .deadline import Deadline, check_timeout
-from .reading import Reader, as_bytes, into_buffers
+from .reading import AS_BYTES, IntoBuffers, Reader
 from .view import Pin, Pins, View
 from .writing import Writer, put_options
 
@@ -72,13 +72,16 @@ class StoreClient:
             )
         self.counters = ClientCounters()
         self._writes = RunningWrites()
-        self._attachments = Attachments(self._on_release)
+        self._attachments = Attachments(
+            AttachmentHooks(self._on_release, self._send_notes, self.counters)
+        )
         self._dialer = Dialer(
             Identity(target, token.strip(), instance), self._attachments, self._writes
         )
         self._link = Link(self._dialer, self._on_notice)
         self._pins = Pins(self._link, self._timeout_s)
-        self._reader = Reader(self._link, self.counters)
+        self._helper = CopyHelper()
+        self._reader = Reader(self._link, self.counters, self._helper)
         self._writer = Writer(self._link, self._writes, self._io)
         self._channel_lock = threading.Lock()
         self._channel: Channel | None = None
@@ -156,17 +159,26 @@ class StoreClient:
 
     def get(self, key: Key, *, timeout_s: float | None = None) -> bytes | None:
         """The bytes put under `key`, verified; None: a miss."""
-        return self.get_many([key], timeout_s=timeout_s)[0]
+        entry = string_entry_id(key)
+        known = self._reader.read_known(entry, AS_BYTES) if timeout_s is None else None
+        if known is not None:
+            return known
+        return self._reader.read([entry], AS_BYTES, self._begin(timeout_s))[0]
 
     def get_many(
         self, keys: Sequence[Key], *, timeout_s: float | None = None
     ) -> list[bytes | None]:
-        return self._reader.read(_entries(keys), as_bytes, self._begin(timeout_s))
+        return self._reader.read(_entries(keys), AS_BYTES, self._begin(timeout_s))
 
     def get_into(self, key: Key, buffer: Buffer, *, timeout_s: float | None = None) -> int | None:
         """Fills the front of `buffer`; the entry's size, or None: a miss (parts of the buffer may
         have been written). Raises InvalidRequest when the buffer is too small."""
-        return self.get_many_into([key], [buffer], timeout_s=timeout_s)[0]
+        entry = string_entry_id(key)
+        target = IntoBuffers((writable_bytes(buffer),), self._helper)
+        known = self._reader.read_known(entry, target) if timeout_s is None else None
+        if known is not None:
+            return known
+        return self._reader.read([entry], target, self._begin(timeout_s))[0]
 
     def get_many_into(
         self, keys: Sequence[Key], buffers: Sequence[Buffer], *, timeout_s: float | None = None
@@ -174,7 +186,7 @@ class StoreClient:
         deadline = self._begin(timeout_s)
         if len(keys) != len(buffers):
             raise InvalidRequest(f"{len(keys)} keys and {len(buffers)} buffers; give one a key")
-        target = into_buffers([writable_bytes(buffer) for buffer in buffers])
+        target = IntoBuffers([writable_bytes(buffer) for buffer in buffers], self._helper)
         return self._reader.read(_entries(keys), target, deadline)
 
     def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:
@@ -188,23 +200,18 @@ class StoreClient:
             if located is None:
                 return None
             assert isinstance(answer.reply, wire.LookupReply)
-            pin = Pin(self._pins, answer.connection, answer.reply.ticket)
-            place = (answer.attachment, located)
-            source = self._reader.source(*place, deadline)
-            if source is None:
-                pin.release()
-                continue
-            view = View(source.toreadonly(), place=place, pin=pin)
-            actual = checksum(source)
-            if view.valid() and actual == located.checksum:
-                return view
-            if view.valid():
-                self._reader.report_corrupt(*place, deadline)
-                view.release()
-                return None
-            view.release()
-        (value,) = self._reader.read([entry], as_bytes, deadline)
-        return None if value is None else View(memoryview(value), place=None, pin=None)
+            pin = Pin(self._pins, answer.attachment, answer.connection, answer.reply.ticket)
+            source = self._reader.source(answer.attachment, located, deadline)
+            if source is not None:
+                return View(
+                    source,
+                    place=(answer.attachment, located),
+                    pin=pin,
+                    on_corrupt=self._reader.report_corrupt,
+                )
+            pin.release()
+        (value,) = self._reader.read([entry], AS_BYTES, deadline)
+        return None if value is None else View.of_copy(value)
 
     def exists(self, key: Key, *, timeout_s: float | None = None) -> bool:
         return self.exists_many([key], timeout_s=timeout_s)[0]
@@ -272,6 +279,7 @@ class StoreClient:
             self._link.release_segments(attachment.unmap_granted(), Deadline(CLOSE_SECONDS))
         self._link.close()
         self._attachments.close()
+        self._helper.close()
 
     def __enter__(self) -> StoreClient:
         return self
@@ -287,6 +295,7 @@ class StoreClient:
     def after_fork(self) -> None:
         """In a forked child: from now on every call raises ForkedClient."""
         self._link.after_fork()
+        self._helper.after_fork()
         if self._channel is not None:
             self._channel.after_fork()
 
@@ -310,10 +319,14 @@ class StoreClient:
                 )
             return self._channel
 
+    def _send_notes(self) -> None:
+        self._link.send_notes()
+
     def _tend(self) -> float:
         """A wish for a segment may come over the connection that only calls read. Seconds until it
         is worth looking again."""
         self._link.take_notices()
+        self._link.send_notes()
         attachment = self._attachments.current
         granted = attachment is not None and attachment.has_granted()
         return GRANTED_TEND_SECONDS if granted else TEND_SECONDS

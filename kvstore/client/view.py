@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
+
+from moontide.transfer import checksum
 
 from .. import wire
 from ..errors import StoreError, ViewExpired
@@ -15,27 +19,52 @@ from .deadline import Deadline
 
 
 class View:
-    """`data` is a read-only memoryview of the entry's bytes, verified when the view was made.
+    """`data` is a read-only memoryview of the entry's bytes as they lie in the store. They are not
+    looked at before: `verify` sums them.
 
     The pin holds until `release` (or the end of the `with`). It is lost when its connection breaks
-    and the entry is then evicted, or the daemon is replaced: `valid()` tells, and leaving the
-    `with` raises ViewExpired, since what was read may have changed underneath. The memory itself
-    stays readable as long as `data` is referenced. Without shared memory `data` is a private copy,
-    which cannot be lost."""
+    and the entry is then evicted, when its ticket ends, or when the daemon is replaced: `valid()`
+    tells, and leaving the `with` raises ViewExpired, since what was read may have changed
+    underneath. The memory itself stays readable as long as `data` is referenced. Without shared
+    memory `data` is a private copy, verified, which cannot be lost."""
 
     def __init__(
-        self, data: memoryview, *, place: tuple[Attachment, Located] | None, pin: Pin | None
+        self,
+        data: memoryview,
+        *,
+        place: tuple[Attachment, Located] | None,
+        pin: Pin | None,
+        on_corrupt: Callable[[Attachment, Located], None],
     ) -> None:
+        """`pin` None: it is somebody else's, or needs none."""
         self.data = data
         self._place = place
         self._pin = pin
+        self._on_corrupt = on_corrupt
+
+    @classmethod
+    def of_copy(cls, value: bytes) -> View:
+        return cls(memoryview(value), place=None, pin=None, on_corrupt=_no_place)
 
     def valid(self) -> bool:
         """True while `data` is surely the entry that was looked up."""
         if self._place is None:
             return True
         attachment, located = self._place
-        return not attachment.retired and attachment.is_current(located)
+        return not attachment.retired and attachment.is_intact(located)
+
+    def verify(self) -> bool:
+        """True when `data` is the entry, and sums up to what its producer said (if it did). A
+        damaged entry is counted, and the daemon told of it."""
+        if self._place is None:
+            return True
+        attachment, located = self._place
+        is_right = not located.checksum or checksum(self.data) == located.checksum
+        if not self.valid():
+            return False
+        if not is_right:
+            self._on_corrupt(attachment, located)
+        return is_right
 
     def release(self) -> None:
         """Ends the pin; `data` must not be read any more. Idempotent."""
@@ -65,11 +94,17 @@ class View:
             self._pin.drop()
 
 
+def _no_place(attachment: Attachment, located: Located) -> None:
+    raise AssertionError("a private copy was found damaged")
+
+
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Ends with its release, or with the connection that took it."""
+    """Of a view: ends with its release, or with the connection that took it. Of a ticket
+    (`connection` 0): with its release, or its TTL."""
 
     pins: Pins
+    attachment: Attachment
     connection: int
     ticket: bytes
 
@@ -77,8 +112,8 @@ class Pin:
         self.pins.release(self)
 
     def drop(self) -> None:
-        """Release later: for finalizers, which may run anywhere and must not block."""
-        self.pins.dropped.append(self)
+        """Release, from a finalizer, which may run anywhere and must not block."""
+        self.pins.drop(self)
 
 
 class Pins:
@@ -87,16 +122,32 @@ class Pins:
     def __init__(self, link: Link, timeout_s: float) -> None:
         self._link = link
         self._timeout_s = timeout_s
-        self.dropped: deque[Pin] = deque()
+        self._dropped: deque[Pin] = deque()
 
     def release(self, pin: Pin) -> None:
-        """Never raises a StoreError: when the daemon cannot be told, the connection has ended and
-        the pin with it."""
-        try:
-            self._link.act_on(pin.connection, wire.Unpin(pin.ticket), Deadline(self._timeout_s))
-        except StoreError:
+        """Without waiting, unless the daemon speaks version 1. Never raises a StoreError: when the
+        daemon cannot be told, the connection has ended and the pin with it."""
+        if pin.attachment.takes_notes:
+            self._tell(pin)
             return
+        message, deadline = wire.Unpin(pin.ticket), Deadline(self._timeout_s)
+        with suppress(StoreError):
+            if pin.connection:
+                self._link.act_on(pin.connection, message, deadline)
+            else:
+                self._link.ask(message, deadline)
+
+    def drop(self, pin: Pin) -> None:
+        if pin.attachment.takes_notes:
+            self._tell(pin)
+        else:
+            self._dropped.append(pin)
 
     def release_dropped(self) -> None:
-        while self.dropped:
-            self.release(self.dropped.popleft())
+        while self._dropped:
+            self.release(self._dropped.popleft())
+
+    def _tell(self, pin: Pin) -> None:
+        pin.attachment.notes.release(pin.connection, pin.ticket)
+        if not pin.attachment.retired:
+            self._link.send_notes()

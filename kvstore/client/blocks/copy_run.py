@@ -63,7 +63,7 @@ class CopyRun:
             private = memoryview(bytes(source))
             actual = checksum(private)
             copy(target, private[piece.source_offset : piece.source_offset + piece.num_bytes])
-        if not self._is_current(piece.extent):
+        if not self._is_intact(piece.extent):
             return False
         if actual != self._located.checksum(piece.extent):
             self.corrupt.add(piece.extent.entry)
@@ -80,12 +80,12 @@ class CopyRun:
             source = None if segment is None else segment[extent.offset : end]
         return None if source is None or len(source) != entry.layer_bytes else source
 
-    def _is_current(self, extent: StoredExtent) -> bool:
+    def _is_intact(self, extent: StoredExtent) -> bool:
         slots = self._attachment.slots
         if slots is None:
             return True  # the daemon checked when it read
         entry = extent.entry
-        if slots.is_current(entry.slot, entry.generation):
+        if slots.is_intact(entry.slot, entry.generation):
             return True
         watermark = slots.watermark(entry.slot, entry.generation)  # still being written
         return watermark is not None and watermark > extent.layer

@@ -18,11 +18,24 @@ from ... import wire
 from ...errors import StoreUnavailable
 from ...slots import LAYOUT_VERSION, SlotReader
 from ...types import Located
+from ..counters import ClientCounters
+from ..locations import Locations
+from ..notes import Notes
 from .connection import Connection
 
 
 class SegmentTaken(StoreUnavailable):
     """The daemon took a granted segment back, with the reservations in it: reserve again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentHooks:
+    """What an attachment tells its client. `on_release(attachment, segment)`, on any thread: a
+    revoked segment is unmapped. `on_due()`: there are notes to send."""
+
+    on_release: Callable[[Attachment, int], None]
+    on_due: Callable[[], None]
+    counters: ClientCounters
 
 
 @dataclass(slots=True)
@@ -34,24 +47,35 @@ class _Granted:
 
 class Attachment:
     """Thread-safe. `slots` is None without shared memory: then everything goes over the socket.
-    `on_release(segment)` is called, on any thread, once a revoked segment is unmapped."""
+    `locations` is None without it too, and with a daemon that does not know of them (version
+    1)."""
 
     def __init__(
-        self,
-        welcome: wire.Welcome,
-        slot_table: Mapping | None,
-        on_release: Callable[[Attachment, int], None],
+        self, welcome: wire.Welcome, slot_table: Mapping | None, hooks: AttachmentHooks
     ) -> None:
         self.instance = welcome.instance
+        self.takes_notes = welcome.version >= 2 and welcome.run_bytes > 0
         self.inline_bytes = welcome.inline_bytes
         self.max_entry_bytes = welcome.max_entry_bytes
+        self.largest_segment = max(welcome.segment_sizes, default=0)
         self.slots = SlotReader(slot_table.buffer) if slot_table else None
+        self.run_bytes = welcome.run_bytes if self.slots and welcome.version >= 2 else 0
         self.retired = False
-        self._on_release = on_release
+        self.notes = Notes()
+        self.locations: Locations | None = None
+        self._on_release = hooks.on_release
         self._lock = threading.Lock()
-        self._readable: dict[int, Mapping] = {}
+        self._readable: dict[int, memoryview] = {}
         self._granted: dict[int, _Granted] = {}
         self._releasing: set[int] = set()
+        if slot_table and self.takes_notes:
+            self.locations = Locations(
+                slot_table.buffer.cast("Q"),
+                self._readable,
+                notes=self.notes,
+                counters=hooks.counters,
+                on_due=hooks.on_due,
+            )
 
     @property
     def shared_memory(self) -> bool:
@@ -61,18 +85,21 @@ class Attachment:
 
     def readable(self, segment: int) -> memoryview | None:
         """The segment's bytes, or None when it must be mapped first."""
-        mapping = self._readable.get(segment)
-        return mapping.buffer if mapping else None
+        return self._readable.get(segment)
 
     def add_readable(self, segment: int, descriptor: int, num_bytes: int) -> memoryview:
         """Takes the descriptor. Raises TransferError when it is not what was announced."""
         mapping = Mapping(descriptor, num_bytes)
         with self._lock:
-            return self._readable.setdefault(segment, mapping).buffer
+            return self._readable.setdefault(segment, mapping.buffer)
 
     def is_current(self, located: Located) -> bool:
-        """True while the bytes at `located` are the entry's."""
+        """True while a key leads to the bytes at `located`."""
         return self.slots is not None and self.slots.is_current(located.slot, located.generation)
+
+    def is_intact(self, located: Located) -> bool:
+        """True while the bytes at `located` are the entry's."""
+        return self.slots is not None and self.slots.is_intact(located.slot, located.generation)
 
     # -- writing ----------------------------------------------------------------------
     #
@@ -156,6 +183,8 @@ class Attachment:
         """Another instance answers now: drops the mappings, except under views still in use."""
         with self._lock:
             self.retired = True
+            if self.locations is not None:
+                self.locations.clear()
             self._readable.clear()
             self._granted = {
                 segment: granted for segment, granted in self._granted.items() if granted.holders
@@ -165,8 +194,8 @@ class Attachment:
 class Attachments:
     """The current attachment of one client, shared by its connections."""
 
-    def __init__(self, on_release: Callable[[Attachment, int], None]) -> None:
-        self._on_release = on_release
+    def __init__(self, hooks: AttachmentHooks) -> None:
+        self._hooks = hooks
         self._lock = threading.Lock()
         self.current: Attachment | None = None
 
@@ -179,7 +208,7 @@ class Attachments:
             current = self.current
             if current is not None and current.instance == welcome.instance:
                 return current
-            self.current = attachment = Attachment(welcome, table, self._on_release)
+            self.current = attachment = Attachment(welcome, table, self._hooks)
         if current is not None:
             current.retire()
         return attachment

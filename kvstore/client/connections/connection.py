@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import select
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -17,7 +19,12 @@ from ..deadline import Deadline
 from .address import Address, TcpAddress
 from .frames import Buffers, ConnectionLost, Frame, FrameReader, FrameWriter
 
+LIMIT_SLACK_RATIO = 0.05
+"""How much later than its deadline a wait may end: so the kernel need not be told each time."""
+
 _serials = itertools.count(1)
+_BRINGS_DESCRIPTOR = (wire.Hello, wire.MapSegment)
+_TIMEVAL = struct.Struct("@ll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,24 @@ def raise_failure(failure: wire.Failure) -> NoReturn:
     raise ERRORS_BY_CODE.get(failure.code, StoreError)(failure.message)
 
 
+class ReceiveLimit:
+    """Ends a blocking receive at a deadline: then it raises BlockingIOError. The kernel keeps the
+    limit, so that a reply takes one call."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._seconds = 0.0
+        sock.settimeout(None)
+
+    def hold(self, left: float) -> None:
+        """`left` seconds from now."""
+        if not left <= self._seconds <= left * (1 + LIMIT_SLACK_RATIO):
+            self._seconds = left * (1 + LIMIT_SLACK_RATIO / 2)
+            seconds, rest = divmod(self._seconds, 1)
+            limit = _TIMEVAL.pack(int(seconds), int(rest * 1e6) + 1)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
 class Connection:
     """Owns its socket and the descriptors not yet taken from it. Not thread-safe. After a timeout
     or ConnectionLost only `close` may be called: a late reply would answer the wrong request.
@@ -46,8 +71,14 @@ class Connection:
         self.writer = FrameWriter(sock)
         self.welcome: wire.Welcome
         self.on_notice: Callable[[wire.Reply], bool] = _refuse_notice
+        self._answers: dict[int, Frame | None] = {}  # of `post`; None until it is here
+        self._unheeded: set[int] = set()  # of `tell`
+        self._limit = ReceiveLimit(sock)
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(sock, select.POLLOUT)
+        self._local = sock.family == socket.AF_UNIX
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -56,12 +87,44 @@ class Connection:
         self, message: wire.Request, deadline: Deadline, payload: Buffers = ()
     ) -> tuple[wire.Reply, memoryview]:
         """The reply (a Failure too) and its payload. Raises StoreTimeout, ConnectionLost."""
+        self.reader.takes_descriptors = self._local and isinstance(message, _BRINGS_DESCRIPTOR)
         request_id = self.writer.add(message, payload)
         self._send(deadline)
         while (frame := self._receive(deadline)).request_id != request_id:
-            if frame.request_id or not self.on_notice(frame.message):
-                raise ConnectionLost(f"the store answered request {frame.request_id}, never made")
+            self._set_aside(frame)
         return frame.message, frame.payload
+
+    def post(self, message: wire.Request, deadline: Deadline) -> int:
+        """Sends a request whose reply `collect` takes later; its id. Raises like `request`."""
+        request_id = self.writer.add(message)
+        self._answers[request_id] = None
+        self._send(deadline)
+        return request_id
+
+    def collect(self, request_id: int, deadline: Deadline) -> wire.Reply:
+        """The reply to what was posted. Raises like `request`."""
+        while (frame := self._answers[request_id]) is None:
+            self._set_aside(self._receive(deadline))
+        del self._answers[request_id]
+        return frame.message
+
+    def tell(self, message: wire.Request) -> None:
+        """Queues a request whose reply nobody needs; it goes with `flush` or the next request."""
+        self._unheeded.add(self.writer.add(message))
+
+    def note(self, message: wire.NoteUse) -> None:
+        """Queues a request that has no reply; it goes with `flush` or the next request."""
+        self.writer.tell(message)
+
+    def flush(self) -> None:
+        """Sends of what is queued what the socket takes at once. Raises ConnectionLost."""
+        try:
+            while self.writer:
+                self.writer.send(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise ConnectionLost(f"connection to the store failed: {error}", sent=False) from error
 
     def take_notices(self) -> None:
         """Handles what the daemon sent unasked since the last request. Raises ConnectionLost, with
@@ -70,22 +133,34 @@ class Connection:
             try:
                 self.reader.receive()
                 while frame := self.reader.next():
-                    if frame.request_id or not self.on_notice(frame.message):
-                        raise ConnectionLost("the store sent a reply to no request")
+                    self._set_aside(frame)
             except ConnectionLost as lost:
                 lost.sent = False
                 raise
+
+    def check_open(self) -> None:
+        """As `take_notices` where a send would not notice that the other end has hung up."""
+        if not self._local:
+            self.take_notices()
+
+    def _set_aside(self, frame: Frame) -> None:
+        """What comes while another reply is awaited, or none."""
+        if frame.request_id in self._answers:
+            self._answers[frame.request_id] = frame
+        elif frame.request_id in self._unheeded:
+            self._unheeded.remove(frame.request_id)
+        elif frame.request_id or not self.on_notice(frame.message):
+            raise ConnectionLost(f"the store answered request {frame.request_id}, never made")
 
     def _send(self, deadline: Deadline) -> None:
         sent_bytes = 0
         try:
             while self.writer:
-                self.sock.settimeout(deadline.check("sending to the store"))
-                sent_bytes += self.writer.send()
-        except TimeoutError as error:
-            raise StoreTimeout(
-                f"the store took no request within {deadline.timeout_s:g} s"
-            ) from error
+                try:
+                    sent_bytes += self.writer.send(socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    left = deadline.check("sending to the store")
+                    self._writable.poll(math.ceil(left * 1e3))
         except OSError as error:
             raise ConnectionLost(
                 f"connection to the store failed: {error}", sent=sent_bytes > 0
@@ -94,9 +169,9 @@ class Connection:
     def _receive(self, deadline: Deadline) -> Frame:
         while (frame := self.reader.next()) is None:
             try:
-                self.sock.settimeout(deadline.check("waiting for the store"))
+                self._limit.hold(deadline.check("waiting for the store"))
                 self.reader.receive()
-            except TimeoutError as error:
+            except BlockingIOError as error:
                 raise StoreTimeout(
                     f"the store did not answer within {deadline.timeout_s:g} s"
                 ) from error
@@ -123,7 +198,10 @@ class Connection:
             raise_failure(welcome)
         if not isinstance(welcome, wire.Welcome):
             raise StoreUnavailable(f"{identity.address} does not answer like a store")
+        if not wire.OLDEST_VERSION <= welcome.version <= wire.WIRE_VERSION:
+            raise StoreUnavailable(f"{identity.address} chose wire version {welcome.version}")
         self.welcome = welcome
+        self.writer.version = welcome.version
 
     def close(self) -> None:
         """Idempotent."""

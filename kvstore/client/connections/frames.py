@@ -41,9 +41,11 @@ class Frame(NamedTuple):
 
 
 class FrameWriter:
-    """Requests into one socket: `add` queues one, `send` gives the socket what it takes."""
+    """Requests into one socket: `add` queues one, `send` gives the socket what it takes. They are
+    written in `version`: the oldest, until a greeting has agreed on another."""
 
     def __init__(self, sock: socket.socket) -> None:
+        self.version = wire.OLDEST_VERSION
         self._sock = sock
         self._buffers: deque[memoryview] = deque()
         self._last_request = 0
@@ -55,13 +57,20 @@ class FrameWriter:
     def add(self, message: wire.Request, payload: Buffers = ()) -> int:
         """The request's id. The payload must stay unchanged until it is sent."""
         self._last_request = self._last_request % MAX_REQUEST_ID + 1
-        head = wire.encode_frame(message, self._last_request, sum(map(len, payload)))
-        self._buffers.extend(memoryview(part) for part in (head, *payload) if len(part))
+        num_bytes = sum(map(len, payload)) if payload else 0
+        head = wire.encode_frame(message, self._last_request, num_bytes, version=self.version)
+        self._buffers.append(memoryview(head))
+        if payload:
+            self._buffers.extend(memoryview(part) for part in payload if len(part))
         return self._last_request
 
-    def send(self) -> int:
+    def tell(self, message: wire.Request) -> None:
+        """A request that is never answered."""
+        self._buffers.append(memoryview(wire.encode_frame(message, 0, version=self.version)))
+
+    def send(self, flags: int = 0) -> int:
         """One sendmsg; how many bytes the socket took. Raises what the socket raises."""
-        taken = self._sock.sendmsg(list(islice(self._buffers, MAX_SEND_BUFFERS)))
+        taken = self._sock.sendmsg(list(islice(self._buffers, MAX_SEND_BUFFERS)), (), flags)
         left = taken
         while self._buffers and left >= len(self._buffers[0]):
             left -= len(self._buffers.popleft())
@@ -72,11 +81,12 @@ class FrameWriter:
 
 class FrameReader:
     """Reads one socket. `receive` takes what one call gives, `next` hands out a complete frame.
-    Large payloads are received straight into their own buffer."""
+    Large payloads are received straight into their own buffer. While `takes_descriptors` is False
+    none may be on their way; reading is then cheaper."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._passes_descriptors = sock.family == socket.AF_UNIX
+        self.takes_descriptors = sock.family == socket.AF_UNIX
         self._data = bytearray()
         self._head: tuple[int, wire.Reply] | None = None  # of the frame whose payload is under way
         self._payload = memoryview(b"")
@@ -100,7 +110,7 @@ class FrameReader:
             raise ConnectionLost("the store closed the connection")
 
     def _receive_head(self) -> int:
-        if not self._passes_descriptors:
+        if not self.takes_descriptors:
             data = self._sock.recv(RECEIVE_BYTES)
         else:
             data, descriptors = receive_with_descriptors(

@@ -4,8 +4,8 @@ last one broke."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from moontide.transfer.errors import TransferError
@@ -34,6 +34,21 @@ class Answer(NamedTuple):
     connection: int  # serial; reservations and view pins belong to it
 
 
+class _Turn:
+    """Ends with the `with`."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        self._end()
+
+
 class Link:
     """Thread-safe. After a timeout the connection is closed, so that the daemon frees what it owned
     and no late reply is taken for another's; the next call opens a new one."""
@@ -42,13 +57,19 @@ class Link:
         self._dialer = dialer
         self._on_notice = on_notice
         self._lock = threading.Lock()
+        self._turn = _Turn(self._end_turn)
         self._connection: Connection | None = None
-        self._attachment: Attachment | None = None
+        self.attachment: Attachment | None = None
+        """Of the last connection; None before the first, after `close` and in a forked child."""
         self._closed = False
         self._forked = False
 
     def open(self, deadline: Deadline) -> Attachment:
-        """The daemon there now. Raises StoreUnavailable, AccessDenied, InvalidRequest."""
+        """The daemon there now, or a moment ago. Raises StoreUnavailable, AccessDenied,
+        InvalidRequest."""
+        attachment = self.attachment
+        if self._connection is not None and attachment is not None:
+            return attachment
         with self._held(deadline):
             return self._ready(deadline)[1]
 
@@ -80,7 +101,7 @@ class Link:
         the reservation or pin with it."""
         try:
             with self._held(deadline):
-                current, attachment = self._connection, self._attachment
+                current, attachment = self._connection, self.attachment
                 if current is None or attachment is None or current.serial != connection:
                     raise StoreUnavailable("the connection that owned the entry is gone; try again")
                 return self._request(current, attachment, message, deadline, payload)
@@ -125,6 +146,50 @@ class Link:
             finally:
                 self._lock.release()
 
+    def tell(self, connection: int, message: wire.Request) -> None:
+        """About what `connection` owns, when that needs no waiting and the answer does not matter.
+        Raises StoreUnavailable when it was not told."""
+        if not self._lock.acquire(blocking=False):
+            raise StoreUnavailable("other calls of this client use the connection")
+        try:
+            current = self._connection
+            if current is None or current.serial != connection:
+                raise StoreUnavailable("the connection is gone")
+            current.tell(message)
+            current.flush()
+        except ConnectionLost:
+            self._drop()
+            raise
+        finally:
+            self._lock.release()
+
+    def send_notes(self) -> None:
+        """Tells the daemon what there is to tell, as far as that needs no waiting: a call that runs
+        takes it along, or sends it when it is done. Finalizers may call this."""
+        while not (self._closed or self._forked) and self._lock.acquire(blocking=False):
+            try:
+                more = self._send_notes()
+            except ConnectionLost:
+                self._drop()
+                return
+            finally:
+                self._lock.release()
+            if not more:
+                return
+
+    def _send_notes(self) -> bool:
+        """True when others were added meanwhile."""
+        connection, attachment = self._connection, self.attachment
+        if connection is None or attachment is None:
+            return False
+        if not connection.writer:
+            self._add_notes(connection, attachment)
+        connection.flush()
+        if connection.writer:
+            attachment.notes.drop_excess()
+            return False
+        return attachment.takes_notes and attachment.notes.has_releases
+
     def check_usable(self) -> None:
         """Raises ForkedClient in a forked child, InvalidRequest after close."""
         if self._forked:
@@ -137,17 +202,19 @@ class Link:
         self._closed = True
         with self._lock:
             self._drop()
+            self.attachment = None
 
     def after_fork(self) -> None:
         """In the child: gives up the descriptors, which stay the parent's."""
         self._forked = True
+        self.attachment = None
         if self._connection is not None:
             self._connection.close()
 
-    @contextmanager
-    def _held(self, deadline: Deadline) -> Iterator[None]:
+    def _held(self, deadline: Deadline) -> _Turn:
+        """`with` it: the connection is this thread's."""
         self.check_usable()
-        if not self._lock.acquire(timeout=deadline.remaining()):
+        if not self._lock.acquire(False) and not self._lock.acquire(timeout=deadline.remaining()):
             if self._connection is None:
                 raise StoreUnavailable(
                     f"no store at {self._dialer.identity.address} within {deadline.timeout_s:g} s"
@@ -155,9 +222,16 @@ class Link:
             raise StoreTimeout(f"other calls of this client took all of {deadline.timeout_s:g} s")
         try:
             self.check_usable()
-            yield
-        finally:
+        except BaseException:
             self._lock.release()
+            raise
+        return self._turn
+
+    def _end_turn(self) -> None:
+        self._lock.release()
+        attachment = self.attachment
+        if attachment is not None and attachment.notes.has_releases:
+            self.send_notes()
 
     def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
         return self._request(*self._ready(deadline), message, deadline, payload)
@@ -171,6 +245,7 @@ class Link:
         payload: Buffers = (),
     ) -> Answer:
         try:
+            self._add_notes(connection, attachment)
             reply, received = connection.request(message, deadline, payload)
         except BaseException:
             self._drop()
@@ -182,14 +257,19 @@ class Link:
     def _ready(self, deadline: Deadline) -> tuple[Connection, Attachment]:
         if self._connection is not None:
             try:
-                self._connection.take_notices()
+                self._connection.check_open()
             except ConnectionLost:
                 self._drop()
-        if self._connection is None or self._attachment is None:
+        if self._connection is None or self.attachment is None:
             connection, attachment = self._dialer.connect(deadline)
             connection.on_notice = lambda message: self._on_notice(attachment, message)
-            self._connection, self._attachment = connection, attachment
-        return self._connection, self._attachment
+            self._connection, self.attachment = connection, attachment
+        return self._connection, self.attachment
+
+    def _add_notes(self, connection: Connection, attachment: Attachment) -> None:
+        """To what is sent next."""
+        if attachment.notes and attachment.takes_notes:
+            connection.note(attachment.notes.take(connection.serial))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

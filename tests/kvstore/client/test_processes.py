@@ -165,7 +165,10 @@ def test_a_scribbling_client_harms_only_its_own_entries(store_daemon: StartStore
             # damage is detected by each way of reading, and the entry is dropped
             assert client.get("bad0") is None
             assert client.get("bad0") is None
-            assert client.view("bad1") is None
+            with client.view("bad1") or pytest.fail("a miss") as view:
+                assert not view.verify()
+            with client.view("good1") or pytest.fail("a miss") as view:
+                assert view.verify()
             assert remote.get("bad2") is None
             assert client.counters.corrupt == 2
             assert remote.counters.corrupt == 1
