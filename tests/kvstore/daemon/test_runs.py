@@ -267,11 +267,17 @@ def test_the_daemons_heartbeat_is_in_the_slot_table(daemon: StoreProcess) -> Non
 
 
 def test_runs_of_a_connection_that_ends_are_given_back(daemon: StoreProcess, admin: Admin) -> None:
+    def quarantined() -> int:
+        num_bytes: int = admin.stats()["tiers"]["dram"]["quarantined_bytes"]
+        return num_bytes
+
+    before = quarantined()  # of other tests' clients: this process still lives
     with local_client(daemon.socket) as client:
         WrittenRun(client).commit(["a"])
         assert admin.stats()["runs"] == 1
         instance = client.instance
     wait_until(lambda: admin.stats()["runs"] == 0)
+    assert quarantined() - before == RUN_BYTES - len(VALUE)
     with local_client(daemon.socket, instance, quiesced=True) as again:
-        assert admin.stats()["tiers"]["dram"]["quarantined_bytes"] == 0
+        assert quarantined() == before
         assert again.get("a") == VALUE
