@@ -35,6 +35,9 @@ class AdminClient:
     def post(self, path: str, body: object, answer: type[AnswerT]) -> AnswerT:
         return self._call("POST", path, msgspec.json.encode(body), answer)
 
+    def patch(self, path: str, body: object, answer: type[AnswerT]) -> AnswerT:
+        return self._call("PATCH", path, msgspec.json.encode(body), answer)
+
     def _call(self, method: str, path: str, body: bytes | None, answer: type[AnswerT]) -> AnswerT:
         try:
             request = urllib.request.Request(

@@ -27,13 +27,15 @@ from ..service import (
 )
 from ..store import PoolSettings, Store
 from ..types import Tier
-from .admin import AdminApi, StoreReport
+from .admin import AdminApi, Operated, StoreReport
 from .admin.report import make_report
 from .counters import Counters, TransportCounters
 from .data_dir import DataDir, StoreState
+from .drain import Drain
 from .floors import FloorKeeper
 from .gate import Gate
 from .listeners import UnixListener
+from .live_settings import LiveSettings
 from .needs import check_needs
 from .peers import Peers
 from .server import DataServer
@@ -90,6 +92,7 @@ class StoreDaemon:
             self._tiering = self._open_tiering()
             if self._tiering is not None:
                 stack.push_async_callback(self._end_tiering, self._tiering)
+            self._drain = Drain(self._tiering)
             self._floors = FloorKeeper(
                 self._store, self._membership, self._data_dir.path, self._tiering
             )
@@ -193,6 +196,7 @@ class StoreDaemon:
             sources=self._sources,
             tiering=self._tiering,
             floors=self._floors,
+            drain=self._drain,
         )
         self._server = DataServer(
             self._store,
@@ -212,13 +216,20 @@ class StoreDaemon:
             self._server.listen(self._tcp)
 
     async def _start_admin(self) -> HttpServer:
-        self._api = AdminApi(
-            self._store,
-            settings=self._settings,
-            report=self._report,
-            is_ready=lambda: self._ready,
+        server = self._server
+        settings = LiveSettings(
+            self._settings,
+            {"stall_seconds": lambda changed: server.set_stall_seconds(changed.stall_seconds)},
+        )
+        operated = Operated(
+            store=self._store,
+            settings=settings,
+            floors=self._floors,
+            drain=self._drain,
+            peers=self._peers,
             tiering=self._tiering,
         )
+        self._api = AdminApi(operated, report=self._report, is_ready=lambda: self._ready)
         app = build_app(
             self._api.routes(),
             title="Moontide store",
@@ -238,6 +249,7 @@ class StoreDaemon:
             connections=self._server.num_connections,
             client_processes=len(self._gate.clients),
             event_streams=self._api.num_event_streams,
+            draining=self._drain.is_on,
             transfers=self._peers.transfers() if self._peers is not None else TransportCounters(),
             peers=self._peers.report() if self._peers is not None else None,
             nvme=self._tiering.disk_stats() if self._tiering is not None else None,

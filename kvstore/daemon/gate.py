@@ -24,6 +24,7 @@ from ..types import Instance
 from .answers import Outgoing
 from .budget import Budget
 from .clients import ClientRegistry, Connection
+from .drain import Drain
 from .floors import FloorKeeper
 from .peer import Peer
 from .sources import Sources
@@ -61,6 +62,7 @@ class Gate:
         sources: Sources,
         tiering: Tiering | None,
         floors: FloorKeeper | None = None,
+        drain: Drain | None = None,
     ) -> None:
         self._store = store
         self._token = token.encode()
@@ -70,6 +72,7 @@ class Gate:
         self._sources = sources
         self._tiering = tiering
         self._floors = floors
+        self._drain = drain
         self._copies = Budget(MAX_COPIED_BYTES)
         self._last_owner = 0
         self.clients = ClientRegistry(
@@ -104,6 +107,7 @@ class Gate:
             sources=self._sources,
             tiering=self._tiering,
             floors=self._floors,
+            drain=self._drain,
         )
         return peer, self._welcome(version, shared_memory)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..store import OwnerId, Store
 from ..types import Instance
 from .budget import Budget
+from .drain import Drain
 from .floors import FloorKeeper
 from .sources import NO_SOURCES, Sources
 from .tiers import Tiering
@@ -29,3 +30,4 @@ class Peer:
     sources: Sources = NO_SOURCES  # where lookups get what DRAM lacks
     tiering: Tiering | None = None  # what lies on this node's disk
     floors: FloorKeeper | None = None
+    drain: Drain | None = None

@@ -59,6 +59,9 @@ class DataServer:
     def num_connections(self) -> int:
         return len(self._sessions)
 
+    def set_stall_seconds(self, seconds: float) -> None:
+        self._stall_seconds = seconds
+
     def listen(self, listener: socket.socket) -> None:
         """Takes connections from `listener`, which stays the caller's to close."""
         self._acceptors.append(

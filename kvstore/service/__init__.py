@@ -36,7 +36,14 @@ from .http import (
 )
 from .logs import configure_logging
 from .secrets import default_token_file, load_or_create_token
-from .settings import Setting, SettingsError, load_settings, load_with_sources, settings_of
+from .settings import (
+    Setting,
+    SettingsError,
+    changed_settings,
+    load_settings,
+    load_with_sources,
+    settings_of,
+)
 from .values import HostPort, Secret, Size, human_size
 
 __all__ = [
@@ -64,6 +71,7 @@ __all__ = [
     "bind_listener",
     "bound_address",
     "build_app",
+    "changed_settings",
     "configure_logging",
     "daemon_command",
     "default_token_file",

@@ -125,6 +125,18 @@ def load_with_sources(
         raise SettingsError(str(error)) from error
 
 
+def changed_settings(settings: SettingsT, values: Mapping[str, str]) -> SettingsT:
+    """`settings` with these values, given as text like flags. Raises SettingsError."""
+    known = {setting.name: setting for setting in settings_of(type(settings))}
+    given = _from_flags(values, known)
+    try:
+        return msgspec.structs.replace(
+            settings, **{name: value for name, (value, _) in given.items()}
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
 _Given = dict[str, tuple[object, str]]
 
 

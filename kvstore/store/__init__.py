@@ -5,6 +5,7 @@ from .demoting import Demotable
 from .event_log import EventLog, Holding, Snapshot
 from .eviction import EvictionName
 from .inspection import key_text
+from .pins import MAX_TTL_SECONDS
 from .store import Store
 from .types import (
     FILL_OWNER,
@@ -34,6 +35,7 @@ from .types import (
 __all__ = [
     "FILL_OWNER",
     "LOCAL_TRANSPORT",
+    "MAX_TTL_SECONDS",
     "REMOTE_TRANSPORT",
     "AuditReport",
     "BlocksFound",

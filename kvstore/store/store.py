@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..keys import BlockKey, EntryId
+from ..keys import BlockKey, EntryId, Namespace
 from ..slots import SlotState
 from .audit import audit
 from .checks import check_keys
@@ -114,6 +114,10 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         return self._inspection.page(
             namespace=namespace, key_prefix=key_prefix, limit=limit, cursor=cursor, now=now
         )
+
+    def namespaces(self) -> list[Namespace]:
+        """Those opened here since the start."""
+        return [opened.namespace for opened in self._namespaces]
 
     def block_tokens(self, digest: str) -> int:
         """Tokens of a block of that namespace (hex); 0 when nobody has opened it here."""

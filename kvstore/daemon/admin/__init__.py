@@ -1,6 +1,6 @@
 """Admin REST of the store daemon (aiohttp, through the service kit)."""
 
-from .api import AdminApi
+from .api import AdminApi, Operated
 from .report import StoreReport
 
-__all__ = ["AdminApi", "StoreReport"]
+__all__ = ["AdminApi", "Operated", "StoreReport"]

@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ...store import EntryInfo, Evicted
+from ...store import MAX_TTL_SECONDS, EntryInfo, Evicted
 
 TierName = Literal["dram", "nvme"]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 ByteCount = Annotated[int, Meta(ge=0, le=1 << 62)]
+MAX_PINNED_KEYS = 1024
 KeyText = Annotated[str, Meta(max_length=4096)]
 
 
@@ -71,10 +72,80 @@ class ClearAnswer(Struct, frozen=True):
     entries: int
 
 
+class FloorRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of: `namespace` (hex digest), or all namespaces opened here that have this `weights_id`
+    or this tenant's `salt`."""
+
+    namespace: KeyText | None = None
+    weights_id: KeyText | None = None
+    salt: KeyText | None = None
+
+
+class FloorAnswer(Struct, frozen=True):
+    """The new floor of each namespace, and the nodes (ids) that have confirmed it. Those `away`
+    take it up before they are asked for blocks again."""
+
+    floors: dict[str, int]
+    in_force: list[str]
+    away: list[str]
+
+
+class PinRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """`keys`: kv:HEX (all shards of that block) or s:TEXT, as far as they lie in DRAM."""
+
+    keys: Annotated[tuple[KeyText, ...], Meta(min_length=1, max_length=MAX_PINNED_KEYS)]
+    ttl_s: Annotated[float, Meta(gt=0, le=MAX_TTL_SECONDS)] = 600.0
+
+
+class PinAnswer(Struct, frozen=True):
+    pin: str  # hex; empty: nothing was there to pin
+    entries: int
+    num_bytes: int
+    missing: list[str]  # keys of which nothing lies in DRAM
+
+
+class PinInfo(Struct, frozen=True):
+    pin: str
+    keys: list[str]
+    entries: int
+    num_bytes: int
+    seconds_left: float
+
+
+class PinsAnswer(Struct, frozen=True):
+    pins: list[PinInfo]
+
+
+class UnpinRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """`pin` as /v1/pin answered it; none: all pins of operators."""
+
+    pin: KeyText | None = None
+
+
+class UnpinAnswer(Struct, frozen=True):
+    unpinned: int
+
+
+class DrainAnswer(Struct, frozen=True):
+    """`flushed`: everything that can be on disk is there. `in_flight`: entries still being
+    written."""
+
+    draining: bool
+    flushed: bool
+    in_flight: int
+
+
+class ConfigRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """New values, as text that the command line takes."""
+
+    settings: Annotated[dict[str, KeyText], Meta(max_length=64)]
+
+
 class ConfigAnswer(Struct, frozen=True):
-    """Settings in force, as text that the command line takes."""
+    """Settings in force, as text that the command line takes, and those that PATCH changes."""
 
     settings: dict[str, str]
+    changeable: list[str]
 
 
 class LiveMark(Struct, frozen=True):

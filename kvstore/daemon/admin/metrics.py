@@ -48,6 +48,7 @@ _GAUGES = {
     "connections": ("connections", "Open connections"),
     "client_processes": ("client_processes", "Client processes attached"),
     "event_streams": ("event_streams", "Readers of KV events"),
+    "draining": ("draining", "1 while no writes are taken"),
     "uptime_s": ("uptime_seconds", "Time since start"),
 }
 _COUNTERS = {

@@ -33,6 +33,7 @@ class StoreReport(Stats, frozen=True, kw_only=True):
     closed: dict[str, int]  # connections, by reason
     refused: dict[str, int]  # connections, by reason
     internal_errors: int
+    draining: bool
     transports: dict[str, TransportStats]  # between this node's DRAM and disk or other nodes
     peers: PeerReport | None  # None: this daemon looks for none
     nvme: NvmeStats | None  # what only this tier knows; None: there is none
@@ -46,6 +47,7 @@ def make_report(
     client_processes: int,
     event_streams: int,
     transfers: TransportCounters,
+    draining: bool = False,
     peers: PeerReport | None = None,
     nvme: NvmeStats | None = None,
 ) -> StoreReport:
@@ -60,6 +62,7 @@ def make_report(
         closed=dict(counters.closed),
         refused=dict(counters.refused),
         internal_errors=counters.internal_errors,
+        draining=draining,
         transports={
             name: TransportStats(**dataclasses.asdict(each))
             for name, each in (("tcp", transfers), ("file", counters.disk))

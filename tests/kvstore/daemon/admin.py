@@ -27,7 +27,7 @@ class Admin:
     def call(self, method: str, path: str, body: object = None) -> Response:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         data = None
-        if method == "POST":
+        if method in ("POST", "PATCH"):
             headers["Content-Type"] = "application/json"
             data = json.dumps(body or {}).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
@@ -45,6 +45,11 @@ class Admin:
 
     def post(self, path: str, body: object = None) -> Any:
         status, answer = self.call("POST", path, body)
+        assert status == 200, answer
+        return answer
+
+    def patch(self, path: str, body: object) -> Any:
+        status, answer = self.call("PATCH", path, body)
         assert status == 200, answer
         return answer
 

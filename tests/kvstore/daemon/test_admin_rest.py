@@ -28,7 +28,14 @@ ROUTES = [
     ("POST", "/v1/evict"),
     ("POST", "/v1/clear"),
     ("POST", "/v1/audit"),
+    ("POST", "/v1/floor"),
+    ("POST", "/v1/pin"),
+    ("GET", "/v1/pins"),
+    ("POST", "/v1/unpin"),
+    ("POST", "/v1/drain"),
+    ("POST", "/v1/undrain"),
     ("GET", "/v1/config"),
+    ("PATCH", "/v1/config"),
     ("GET", "/v1/events"),
 ]
 

@@ -1,0 +1,175 @@
+"""Subcommands that change what a store holds or does."""
+
+from __future__ import annotations
+
+import click
+
+from ...errors import InvalidRequest
+from ...service import Size
+from ..admin.bodies import (
+    ClearAnswer,
+    ClearRequest,
+    ConfigAnswer,
+    ConfigRequest,
+    DrainAnswer,
+    EvictAnswer,
+    EvictRequest,
+    FloorAnswer,
+    FloorRequest,
+    PinAnswer,
+    PinRequest,
+    TierName,
+    UnpinAnswer,
+    UnpinRequest,
+)
+from ..admin_client import AdminClient
+from .frame import TIER, connected, print_json, print_tables, size, table
+
+
+@click.command()
+@connected
+@click.option("--namespace", help="Hex digest; empty: string entries")
+@click.option("--tier", type=TIER, help="Only this tier's copies; none: every tier's")
+@click.option("--key", "keys", multiple=True, help="kv:HEX or s:TEXT; may be repeated")
+@click.option("--key-prefix", help="kv:HEX or s:TEXT")
+@click.option("--bytes", "num_bytes", type=Size.parse, metavar="SIZE", help="Stop after so much")
+@click.option("--older-than-s", type=click.FloatRange(0), help="Idle for at least so long")
+@click.option("--all", "everything", is_flag=True, help="Without any condition")
+@click.option("--dry-run", is_flag=True, help="Only say what would go")
+def evict(
+    client: AdminClient,
+    as_json: bool,
+    namespace: str | None,
+    tier: TierName | None,
+    keys: tuple[str, ...],
+    key_prefix: str | None,
+    num_bytes: int | None,
+    older_than_s: float | None,
+    everything: bool,
+    dry_run: bool,
+) -> int:
+    """Drop unpinned entries that meet every condition given."""
+    conditions = (namespace, keys or None, key_prefix, num_bytes, older_than_s)
+    if (conditions.count(None) < len(conditions)) == everything and not dry_run:
+        raise InvalidRequest("give conditions or, to drop all that is not pinned, --all")
+    request = EvictRequest(
+        tier=tier,
+        namespace=namespace,
+        keys=keys or None,
+        key_prefix=key_prefix,
+        bytes=num_bytes,
+        older_than_s=older_than_s,
+        dry_run=dry_run,
+    )
+    answer = client.post("/v1/evict", request, EvictAnswer)
+    if as_json:
+        return print_json(answer)
+    rows = table("tier", "entries", "size", "tokens")
+    for name, evicted in answer.tiers.items():
+        rows.add_row(name, str(evicted.entries), size(evicted.num_bytes), str(evicted.tokens))
+    return print_tables(rows)
+
+
+@click.command()
+@connected
+@click.option("--namespace", help="Hex digest; empty: string entries; not given: everything")
+@click.option("--dry-run", is_flag=True, help="Only say how many would go")
+def clear(client: AdminClient, as_json: bool, namespace: str | None, dry_run: bool) -> int:
+    """Remove a namespace, all string entries, or everything."""
+    answer = client.post("/v1/clear", ClearRequest(namespace, dry_run), ClearAnswer)
+    if as_json:
+        return print_json(answer)
+    click.echo(f"{answer.entries} entries {'would be removed' if answer.dry_run else 'removed'}")
+    return 0
+
+
+@click.command()
+@connected
+@click.option("--namespace", help="Hex digest")
+@click.option("--weights-id", help="All namespaces opened there with these weights")
+@click.option("--salt", help="All namespaces opened there of this tenant")
+def floor(
+    client: AdminClient,
+    as_json: bool,
+    namespace: str | None,
+    weights_id: str | None,
+    salt: str | None,
+) -> int:
+    """Make all that namespaces hold a miss, in the whole cluster, at once."""
+    answer = client.post("/v1/floor", FloorRequest(namespace, weights_id, salt), FloorAnswer)
+    if as_json:
+        return print_json(answer)
+    for digest, number in answer.floors.items():
+        click.echo(f"floor {number}: {digest}")
+    click.echo(f"in force at {', '.join(answer.in_force)}")
+    if answer.away:
+        click.echo(f"away, in force when they are back: {', '.join(answer.away)}")
+    return 0
+
+
+@click.command()
+@connected
+@click.argument("keys", nargs=-1, required=True)
+@click.option("--ttl-s", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True)
+def pin(client: AdminClient, as_json: bool, keys: tuple[str, ...], ttl_s: float) -> int:
+    """Keep KEYS (kv:HEX or s:TEXT) in DRAM for a while."""
+    answer = client.post("/v1/pin", PinRequest(keys, ttl_s), PinAnswer)
+    if as_json:
+        return print_json(answer)
+    click.echo(f"{answer.entries} entries, {size(answer.num_bytes)}, pinned as {answer.pin or '-'}")
+    for key in answer.missing:
+        click.echo(f"not in DRAM: {key}")
+    return 0
+
+
+@click.command()
+@connected
+@click.argument("pin", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every pin of operators")
+def unpin(client: AdminClient, as_json: bool, pin: str | None, everything: bool) -> int:
+    """End PIN, as `pin` or `pins` showed it."""
+    if (pin is None) != everything:
+        raise InvalidRequest("give a PIN or --all")
+    answer = client.post("/v1/unpin", UnpinRequest(pin), UnpinAnswer)
+    if as_json:
+        return print_json(answer)
+    click.echo(f"{answer.unpinned} pins ended")
+    return 0
+
+
+@click.command()
+@connected
+@click.option("--end", is_flag=True, help="Take writes again")
+def drain(client: AdminClient, as_json: bool, end: bool) -> int:
+    """Take no more writes, and bring what is there to disk."""
+    answer = client.post("/v1/undrain" if end else "/v1/drain", {}, DrainAnswer)
+    if as_json:
+        return print_json(answer)
+    if not answer.draining:
+        click.echo("writes are taken")
+        return 0
+    click.echo(
+        f"draining; {'everything' if answer.flushed else 'not everything'} that can be is on disk, "
+        f"{answer.in_flight} entries are still being written"
+    )
+    return 0
+
+
+@click.command()
+@connected
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="May be repeated")
+def config(client: AdminClient, as_json: bool, changes: tuple[str, ...]) -> int:
+    """Settings in force; with --set changed until the next start."""
+    wrong = [change for change in changes if "=" not in change]
+    if wrong:
+        raise InvalidRequest(f"--set {wrong[0]}: write NAME=VALUE")
+    if changes:
+        values = dict(change.split("=", 1) for change in changes)
+        answer = client.patch("/v1/config", ConfigRequest(values), ConfigAnswer)
+    else:
+        answer = client.get("/v1/config", {}, ConfigAnswer)
+    if as_json:
+        return print_json(answer)
+    for name, value in sorted(answer.settings.items()):
+        click.echo(f"{name} = {value}{'  (can change)' if name in answer.changeable else ''}")
+    return 0

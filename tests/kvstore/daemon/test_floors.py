@@ -1,0 +1,119 @@
+"""Floors in a real daemon: over its disk, a restart, a client's open handle, and two nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from moontide.kvstore import BlockStore
+
+from ...store_process import StartStore, StoreProcess, start_nodes
+from .admin import Admin, wait_until
+from .warm import (
+    NAMESPACE,
+    NUM_LAYERS,
+    NVME,
+    admin_of,
+    check_at_rest,
+    client_of,
+    layer_of,
+    prompt,
+    wait_flushed,
+    write_blocks,
+)
+
+DIGEST = NAMESPACE.digest.hex()
+NUM_BLOCKS = 8
+TOKENS = prompt(NUM_BLOCKS)
+
+
+def hits(store: BlockStore, tokens: list[int] = TOKENS) -> int:
+    with store.reader(tokens) as reader:
+        return reader.num_tokens
+
+
+def test_r31_a_raised_floor_holds_in_dram_on_disk_and_after_a_kill(
+    store_daemon: StartStore,
+) -> None:
+    node = store_daemon(*NVME)
+    with client_of(node) as client:
+        write_blocks(client, TOKENS)
+        wait_flushed(node, NUM_BLOCKS)
+        with client.kv(NAMESPACE) as store:
+            assert hits(store) == len(TOKENS)
+            answer = admin_of(node).post("/v1/floor", {"namespace": DIGEST})
+            assert answer == {"floors": {DIGEST: 1}, "in_force": ["node-a"], "away": []}
+            assert hits(store) == 0
+    node.restart()  # kill -9
+    with client_of(node) as client, client.kv(NAMESPACE) as store:
+        assert hits(store) == 0
+    wait_until(lambda: admin_of(node).stats()["tiers"]["nvme"]["entries"] == 0)
+    check_at_rest(node)
+
+
+def test_what_is_stored_after_a_raise_is_found_through_the_old_handle_and_survives(
+    store_daemon: StartStore,
+) -> None:
+    node = store_daemon(*NVME)
+    with client_of(node) as client, client.kv(NAMESPACE) as store:
+        write_blocks(client, TOKENS)
+        admin_of(node).post("/v1/floor", {"namespace": DIGEST})
+        with store.writer(TOKENS) as writer:
+            for layer in range(NUM_LAYERS):
+                writer.layer(layer, [layer_of(block, layer) for block in range(NUM_BLOCKS)])
+        assert hits(store) == len(TOKENS)
+        wait_flushed(node, NUM_BLOCKS)
+    node.restart()
+    with client_of(node) as client, client.kv(NAMESPACE) as store:
+        assert hits(store) == len(TOKENS)
+
+
+def test_a_tenant_or_a_revision_is_dropped_by_its_name(store_daemon: StartStore) -> None:
+    node = store_daemon()
+    admin = admin_of(node)
+    salted = dataclasses.replace(NAMESPACE, salt="tenant-a")
+    with client_of(node) as client, client.kv(NAMESPACE), client.kv(salted):
+        told = admin.post("/v1/floor", {"salt": "tenant-a"})
+        assert list(told["floors"]) == [salted.digest.hex()]
+        told = admin.post("/v1/floor", {"weights_id": NAMESPACE.weights_id})
+        assert told["floors"] == {DIGEST: 1, salted.digest.hex(): 2}
+        assert admin.call("POST", "/v1/floor", {"salt": "nobody"}).status == 404
+        for wrong in ({}, {"salt": "a", "weights_id": "b"}, {"namespace": ""}):
+            assert admin.call("POST", "/v1/floor", wrong).status == 400
+    assert "tenant-a" not in node.log.read_text()
+
+
+@pytest.fixture
+def nodes(store_daemon: StartStore, tmp_path: Path) -> list[StoreProcess]:
+    return start_nodes(store_daemon, tmp_path, 2, "--dram", "32MiB", "--segment", "4MiB")
+
+
+def admins(nodes: list[StoreProcess]) -> list[Admin]:
+    return [admin_of(node) for node in nodes]
+
+
+def test_r31_a_floor_raised_at_one_node_holds_at_the_other_and_between_them(
+    nodes: list[StoreProcess],
+) -> None:
+    with client_of(nodes[0]) as here, client_of(nodes[1]) as there:
+        write_blocks(there, TOKENS)
+        with here.kv(NAMESPACE) as first, there.kv(NAMESPACE) as second:
+            wait_until(lambda: hits(first) == len(TOKENS))
+            told = admin_of(nodes[0]).post("/v1/floor", {"namespace": DIGEST})
+            assert told["in_force"] == ["node-a", "node-b"]
+            assert (hits(first), hits(second)) == (0, 0)
+
+
+def test_r31_a_node_that_was_away_takes_the_floor_up_before_it_serves(
+    nodes: list[StoreProcess],
+) -> None:
+    with client_of(nodes[1]) as client:
+        write_blocks(client, TOKENS)
+    nodes[1].kill()
+    told = admin_of(nodes[0]).post("/v1/floor", {"namespace": DIGEST})
+    assert "node-b" not in told["in_force"]
+    nodes[1].start()
+    told = admin_of(nodes[1]).post("/v1/floor", {"namespace": DIGEST})
+    assert told["floors"] == {DIGEST: 2}  # one above what the other raised
