@@ -68,14 +68,22 @@ class Contestant:
         except (ValueError, KeyError, TypeError) as error:
             raise ContestantFailed(f"{self.name}: {request['do']}: no answer but noise") from error
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def close(self) -> None:
         """Idempotent. Its end of stdin ends it; what is left of its processes is killed."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Idempotent. Kills it and the processes it started at once."""
+        assert self._process.stdout is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(STOP_SECONDS)
