@@ -54,9 +54,7 @@ class Regions:
         for path in sorted(self._directory.iterdir()):
             if path.name in (INDEX_DIRECTORY, SET_ASIDE_DIRECTORY, IDENTITY_FILE):
                 continue
-            if name := _NAME.match(
-                path.name
-            ):  # whatever it is, no region of ours can be made there
+            if name := _NAME.match(path.name):  # whatever is there, the name is taken
                 self._next_id = max(self._next_id, int(name[1], 16) + 1)
             if _NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink():
                 opened += self._open(path)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,8 @@ def kill_someone(rng: random.Random, daemon: StoreProcess, churn: Churn, watch: 
 
 def check_told(told: list[dict[str, Any]]) -> None:
     problems = [line for line in told if "problem" in line]
-    assert problems == [], f"{len(problems)} problems: {problems[:5]}"
+    kinds = Counter(line["problem"] for line in problems)
+    assert problems == [], f"{dict(kinds)}: {problems[:5]}"
     reports = [line for line in told if "operations" in line]
     assert len(reports) == NUM_CLIENTS
     assert [report["corrupt"] for report in reports] == [0] * NUM_CLIENTS

@@ -15,7 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from ...errors import StoreError
 from .connection import mark_request
 from .decode import decode_json, decode_query
-from .errors import DEFAULT_ERRORS, ErrorShape, HttpError, from_store_error
+from .errors import DEFAULT_ERRORS, ErrorShape, HttpError, error_response, from_store_error
 from .guard import Guard
 from .openapi import openapi_document
 from .routes import AnyRoute, Auth, Call, Limits, Route, decodes_empty
@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 CLOSING = web.AppKey("closing", asyncio.Event)
 LIMITS = web.AppKey("limits", Limits)
+ERRORS = web.AppKey("errors", ErrorShape)
 _JSON = "application/json"
 
 _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -45,6 +46,7 @@ def build_app(
     app = web.Application(middlewares=[service.middleware])
     app[CLOSING] = service.closing
     app[LIMITS] = limits
+    app[ERRORS] = errors
     document = Route(
         method="GET",
         path="/openapi.json",
@@ -123,14 +125,7 @@ class _Service:
             self._in_flight -= 1
 
     def _failure(self, request: web.Request, error: HttpError) -> web.Response:
-        response = web.Response(
-            status=error.status,
-            body=msgspec.json.encode(self._errors.render(error)),
-            content_type=_JSON,
-            headers=error.headers,
-        )
-        if error.retryable:
-            response.headers.setdefault("Retry-After", "1")
+        response = error_response(error, self._errors)
         if not request.content.is_eof():
             response.force_close()  # the rest of the body is not read
         return response

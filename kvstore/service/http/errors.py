@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 import msgspec
+from aiohttp import web
 
 from ...errors import StoreError
 
@@ -70,6 +71,18 @@ def _render(error: HttpError) -> ErrorBody:
 
 
 DEFAULT_ERRORS = ErrorShape(ErrorBody, _render)
+
+
+def error_response(error: HttpError, shape: ErrorShape) -> web.Response:
+    response = web.Response(
+        status=error.status,
+        body=msgspec.json.encode(shape.render(error)),
+        content_type="application/json",
+        headers=error.headers,
+    )
+    if error.retryable:
+        response.headers.setdefault("Retry-After", "1")
+    return response
 
 
 def from_store_error(error: StoreError) -> HttpError:

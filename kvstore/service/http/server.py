@@ -12,7 +12,7 @@ from aiohttp import web
 
 from ...errors import Conflict, InvalidRequest
 from ..values import HostPort
-from .app import CLOSING, LIMITS
+from .app import CLOSING, ERRORS, LIMITS
 from .connection import Connection
 
 _BACKLOG = 512
@@ -74,7 +74,7 @@ class HttpServer:
         server = runner.server
         assert server is not None
         acceptor = await asyncio.get_running_loop().create_server(
-            lambda: Connection(server, limits), sock=listener, backlog=_BACKLOG
+            lambda: Connection(server, limits, app[ERRORS]), sock=listener, backlog=_BACKLOG
         )
         return cls(bound_address(listener), app, runner, acceptor)
 

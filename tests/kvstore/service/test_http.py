@@ -228,6 +228,28 @@ def test_r68_a_client_that_stops_sending_gets_a_408(serve: Serve) -> None:
     assert ask(served, "POST", "/v1/echo", {"text": "x"})[0] == 200
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"GET /healthz HTTP/1.1\r\nHostlocalhost\r\n\r\n",
+        b"POST /v1/echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + b"X: y\r\n" * 3000 + b"\r\n",
+    ],
+)
+def test_r68_what_is_no_http_is_told_so_and_leaves_no_traceback(
+    serve: Serve, lines: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anyone who reaches the port could fill the disk with them."""
+    served = serve()
+    with socket.create_connection(served.address, timeout=10) as raw:
+        raw.sendall(lines)
+        answer = b"".join(iter(lambda: raw.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert code_of(json.loads(body)) == "bad_request"
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_r68_a_client_that_never_ends_its_headers_is_cut_off(serve: Serve) -> None:
     served = serve(limits=Limits(header_seconds=0.2, shutdown_seconds=0.2))
     with socket.create_connection(served.address, timeout=10) as raw:
