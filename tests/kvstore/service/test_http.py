@@ -245,7 +245,7 @@ def test_r68_what_is_no_http_is_told_so_and_leaves_no_traceback(
         raw.sendall(lines)
         answer = b"".join(iter(lambda: raw.recv(65536), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400")
+    assert head.split()[1] == b"400"
     assert code_of(json.loads(body)) == "bad_request"
     assert not [record for record in caplog.records if record.exc_info]
 
