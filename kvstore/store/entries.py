@@ -388,8 +388,8 @@ class Entries:
                     segment, [*zip(rows[left, OFFSET].tolist(), spans, strict=True)]
                 )
                 continue
-            for offset, span in zip(offsets[gone].tolist(), taken[gone].tolist(), strict=True):
-                self.pool.release_extent(segment, offset, span)
+            for begin, stop in _joined(offsets[gone].astype(np.int64), taken[gone]):
+                self.pool.release_extent(segment, begin, stop - begin)
 
     def set_state(self, slot: int, state: SlotState) -> None:
         position = slot * WORDS + HEAD
@@ -478,3 +478,12 @@ class Entries:
             for number in np.unique(numbers).tolist()
             if number not in catalog.retired
         ]
+
+
+def _joined(offsets: NDArray[np.int64], taken: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Disjoint extents as (begin, stop), neighbours as one."""
+    order = np.argsort(offsets)
+    begins, stops = offsets[order], (offsets + taken)[order]
+    gaps = np.flatnonzero(begins[1:] != stops[:-1])
+    first, last = np.append(0, gaps + 1), np.append(gaps, len(begins) - 1)
+    return list(zip(begins[first].tolist(), stops[last].tolist(), strict=True))

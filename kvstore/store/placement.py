@@ -8,6 +8,8 @@ coldest entries, one by one; the cheapest window of its entries.
 from __future__ import annotations
 
 import math
+from heapq import merge
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +77,15 @@ class Placement:
         if victims:
             self._entries.evict([min(victims, key=self._catalog.touched.__getitem__)])
         return bool(victims)
+
+    def free_slots(self, count: int) -> int:
+        """Evicts the coldest entries of all, for their slots, at most `count`. How many went."""
+        arenas = [self._pool.daemon, *self._pool.arenas.values()]
+        orders = [islice(arena.policy, count) for arena in arenas]
+        coldest = merge(*orders, key=self._catalog.touched.__getitem__)
+        victims = list(islice(coldest, count))
+        self._entries.evict(victims)
+        return len(victims)
 
     def returned(self, segment: int) -> None:
         """A segment that may have been asked for is no longer granted."""

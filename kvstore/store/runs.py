@@ -243,7 +243,7 @@ class Runs:
             statuses[chosen[len(slots) :]] = PutStatus.FULL
             chosen, entries = chosen[: len(slots)], entries[: len(slots)]
         committed = self._catalog.committed
-        if not committed.keys().isdisjoint(entries):
+        if options.if_exists == "replace":
             existing = [committed[entry] for entry in entries if entry in committed]
             self._entries.drop(existing, DropReason.REPLACED)
         places = offsets[chosen] + np.uint64(run.base), sizes[chosen], checksums[chosen]
@@ -266,7 +266,8 @@ class Runs:
         """Positions and ids of the entries to store."""
         committed, elsewhere = self._catalog.committed, options.elsewhere
         if options.if_exists == "replace" or (
-            committed.keys().isdisjoint(entries) and elsewhere.isdisjoint(entries)
+            committed.keys().isdisjoint(entries)
+            and (not elsewhere or elsewhere.isdisjoint(entries))
         ):
             return np.arange(len(entries)), list(entries)
         fresh = [entry not in committed and entry not in elsewhere for entry in entries]
@@ -276,10 +277,8 @@ class Runs:
         """Evicts for those that are missing."""
         slots = self._catalog.take_slots(count)
         missing = count - len(slots)
-        while missing and self._placement.free_slot():
-            missing -= 1
-        if len(slots) < count:
-            slots = np.concatenate((slots, self._catalog.take_slots(count - len(slots))))
+        if missing and self._placement.free_slots(missing):
+            slots = np.concatenate((slots, self._catalog.take_slots(missing)))
         return slots
 
     def _fill_columns(
