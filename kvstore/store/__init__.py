@@ -1,12 +1,15 @@
 """The store's core: allocator, pool, catalog, eviction, reservations, pins. Synchronous and
 single-threaded; the daemon wraps it, tests drive it directly."""
 
+from .admission import AdmissionRule, AdmissionRules
 from .demoting import Demotable
 from .event_log import EventLog, Holding, Snapshot
 from .eviction import EvictionName
 from .inspection import key_text
+from .namespaces import tenant_digest
 from .pins import MAX_TTL_SECONDS
 from .store import Store
+from .tenants import TenantBytes, TenantUsage
 from .types import (
     FILL_OWNER,
     LOCAL_TRANSPORT,
@@ -37,6 +40,8 @@ __all__ = [
     "LOCAL_TRANSPORT",
     "MAX_TTL_SECONDS",
     "REMOTE_TRANSPORT",
+    "AdmissionRule",
+    "AdmissionRules",
     "AuditReport",
     "BlocksFound",
     "Demotable",
@@ -61,6 +66,9 @@ __all__ = [
     "Snapshot",
     "Stats",
     "Store",
+    "TenantBytes",
+    "TenantUsage",
     "TierStats",
     "key_text",
+    "tenant_digest",
 ]

@@ -44,6 +44,7 @@ class Catalog:
         self.table = SlotTable(max_entries)
         self.words = self.table.words
         self.committed: dict[bytes, int] = {}
+        self.guarded: set[int] = set()  # editions that others' writes do not evict
         self.retired: set[int] = set()  # editions of namespaces whose floor was raised since
         self.pending: dict[bytes, int] = {}  # blocks that clients still write, first reservation
         self.filling: dict[bytes, int] = {}  # entries that come from another tier or node

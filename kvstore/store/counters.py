@@ -17,6 +17,7 @@ class Counters:
     bytes_out: int = 0
     corrupt: int = 0
     refused_puts: int = 0
+    not_admitted: int = 0
     double_releases: int = 0
     stale_notices: int = 0
     # sums, occupied bytes

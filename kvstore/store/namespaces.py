@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..digest import digest
 from ..errors import InvalidRequest, OutOfSpace
 from ..keys import Namespace, shard_of
 from ..layout import LayerPiece, Shard, reshard
@@ -15,6 +16,11 @@ MAX_NUMBERS = (1 << 16) - 1
 MAX_SHARDS = 1024
 """Different shards a namespace may be written or read in."""
 MAX_PLANS = 4096
+
+
+def tenant_digest(salt: str) -> str:
+    """What a tenant is called: a digest of its salt, which is never shown."""
+    return digest("moontide.tenant.v1", [salt])[:16].hex()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class OpenNamespace:
         self.namespace = namespace
         self.digest = namespace.digest
         self.hex = namespace.digest.hex()
+        self.tenant = tenant_digest(namespace.salt)
         self._geometry: dict[bytes, Geometry] = {}
         self._plans: dict[tuple[tuple[bytes, ...], bytes], tuple[bytes, ...] | None] = {}
         self.stored: dict[bytes, None] = {}  # packed shards entries were reserved for, in order
@@ -139,6 +146,10 @@ class Namespaces:
 
     def find(self, digest: bytes) -> OpenNamespace | None:
         return self._opened.get(digest)
+
+    def tenants(self) -> list[str]:
+        """Of each number, from 1 on."""
+        return [opened.tenant for opened in self._by_number]
 
     def hex_digest(self, number: int) -> str:
         return self._by_number[number - 1].hex if number else ""

@@ -9,6 +9,7 @@ from moontide.transfer import check_memory
 from moontide.transfer.types import PAGE_BYTES, Instance
 
 from ..errors import InvalidRequest
+from .admission import Admission
 from .catalog import Catalog
 from .contents import Contents
 from .counters import Counters
@@ -29,6 +30,7 @@ from .reservations import Reservations
 from .room import Room
 from .runs import Runs
 from .shares import Shares
+from .tenants import Tenants
 from .types import OwnerId, PoolSettings, Revocation
 
 MAX_RUN_BYTES = 8 << 20
@@ -78,7 +80,10 @@ class StoreParts:
         self._reservations = Reservations(self._entries, room, shares, refusals, self._quarantine)
         self._runs = Runs(self._entries, self._placement, room, shares, refusals, self._quarantine)
         self._reserved = shares
+        self._refusals = refusals
         self._pins = Pins(self._entries)
+        self._admission = Admission(self._catalog)
+        self._tenants = Tenants(self._entries, self._namespaces)
         self._floors = Floors(self._entries, self._reservations, self._namespaces)
         self._hbm = HbmDirectory(self.events)
         self._beyond: Callable[[], Iterable[Holding]] = list

@@ -10,6 +10,12 @@ from .pool import Pool
 from .shares import Shares
 from .types import ReserveResult
 
+NOT_ADMITTED = ReserveResult(
+    ReserveStatus.FULL,
+    reason="not admitted: by the rule of its namespace (setting admission) it is stored when it is "
+    "offered again",
+)
+
 
 class Refusals:
     """Each is FULL: the same request may succeed later."""
@@ -37,6 +43,14 @@ class Refusals:
             reason=f"{num_bytes} bytes; this client has {held_bytes} bytes of {held_entries} "
             f"entries reserved and may have {self._shares.max_bytes} of "
             f"{self._shares.max_entries}: commit or abort first",
+        )
+
+    def over_cap(self, tenant: str, held_bytes: int) -> ReserveResult:
+        self._counters.refused_puts += 1
+        return ReserveResult(
+            ReserveStatus.FULL,
+            reason=f"tenant {tenant} holds {held_bytes} bytes, too many of them pinned or being "
+            "written to get under its cap (setting tenant_cap); retry later",
         )
 
     def no_slots(self, num_entries: int) -> str:

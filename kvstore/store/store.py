@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..keys import BlockKey, EntryId, Namespace
 from ..slots import SlotState
+from .admission import AdmissionRules
 from .audit import audit
 from .checks import check_keys
 from .clearing import WORTH_GIVING_BACK, clear, give_memory_back
@@ -16,6 +17,7 @@ from .inspection import Eviction
 from .pool import Holder
 from .slot_table import NO_SLOT
 from .statistics import tier_stats
+from .tenants import TenantBytes, TenantUsage
 from .types import AuditReport, EntryPage, EvictScope, Explanation, OwnerId, Stats
 from .writing import StoreWriting
 
@@ -71,6 +73,7 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         below a floor; true when more are due. Call it every 100 ms, and soon again when it says
         so."""
         self._pins.expire(now)
+        self._tenants.tick(now)
         is_swept = not self._floors.sweep()
         return self._entries.expire(now) or not is_swept
 
@@ -119,6 +122,18 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         """Those opened here since the start."""
         return [opened.namespace for opened in self._namespaces]
 
+    def set_admission(self, rules: AdmissionRules) -> None:
+        """Which blocks are stored when clients offer them, from now on."""
+        self._admission.rules = rules
+
+    def limit_tenants(self, caps: TenantBytes, shares: TenantBytes) -> None:
+        """What blocks of a tenant may occupy at most, and keep against others, from now on."""
+        self._tenants.limit(caps, shares)
+
+    def tenants(self) -> list[TenantUsage]:
+        """What each holds, the largest first."""
+        return self._tenants.usage()
+
     def block_tokens(self, digest: str) -> int:
         """Tokens of a block of that namespace (hex); 0 when nobody has opened it here."""
         opened = self._namespaces.find(bytes.fromhex(digest))
@@ -146,6 +161,7 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
             segments_orphaned=pool.num_held(Holder.ORPHANED),
             segments_free=pool.num_held(Holder.FREE),
             refused_puts=counters.refused_puts,
+            not_admitted=counters.not_admitted,
             double_releases=counters.double_releases,
             stale_notices=counters.stale_notices,
             hbm_blocks=len(self._hbm),

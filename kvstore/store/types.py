@@ -258,6 +258,7 @@ class Stats(msgspec.Struct, frozen=True):
     segments_orphaned: int
     segments_free: int
     refused_puts: int
+    not_admitted: int  # entries that store admission turned away
     double_releases: int
     stale_notices: int  # commits, advances, aborts of unknown or finished reservations
     hbm_blocks: int

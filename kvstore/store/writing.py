@@ -9,6 +9,7 @@ from ..errors import InvalidRequest
 from ..keys import BlockKey, EntryId, Namespace
 from ..layout import Shard
 from ..types import Extent, IfExists, PutResult
+from .allocator import occupied_bytes
 from .checks import (
     MAX_ENTRY_TTL_SECONDS,
     check_chain,
@@ -21,6 +22,7 @@ from .checks import (
 )
 from .namespaces import Geometry
 from .parts import StoreParts
+from .refusals import NOT_ADMITTED
 from .room import Batch
 from .types import (
     ExtentCallback,
@@ -93,18 +95,23 @@ class StoreWriting(StoreParts):
     ) -> list[ReserveResult]:
         """Space for every (block, shard), block-major. `keys` are one chain whose first block
         follows `parent` (empty: a root). Blocks live for `ttl_s` from their commit; with
-        `request_scoped`, which needs it, nobody is told of them."""
+        `request_scoped`, which needs it, nobody is told of them. FULL, too, for what store
+        admission turns away, and for a tenant over its cap."""
         check_chain(keys, shards, parent)
         _check_scope(request_scoped, ttl_s)
+        opened, packed = self._namespaces.get(namespace), [shard.pack() for shard in shards]
+        refused: frozenset[bytes] = frozenset()
+        if not request_scoped:
+            refused = self._admission.refused(opened.hex, keys, parent, packed)
         batch = Batch(
             self._owners.get(owner),
-            namespace=self._namespaces.get(namespace).edition,
+            namespace=opened.edition,
             ttl_s=ttl_s,
             shared_memory=shared_memory,
             parents=dict(zip(keys, [parent, *keys], strict=False)),
             request_scoped=request_scoped,
         )
-        return self._reserve_shards(batch, keys, shards, now)
+        return self._reserve_shards(batch, keys, shards, now, refused)
 
     def reserve_fill(
         self,
@@ -166,19 +173,33 @@ class StoreWriting(StoreParts):
         self._reservations.announce_checksums(self._owners.get(owner), slot, generation, checksums)
 
     def _reserve_shards(
-        self, batch: Batch, keys: Sequence[bytes], shards: Sequence[Shard], now: float
+        self,
+        batch: Batch,
+        keys: Sequence[bytes],
+        shards: Sequence[Shard],
+        now: float,
+        refused: frozenset[bytes] = frozenset(),
     ) -> list[ReserveResult]:
         opened = self._namespaces.get(batch.namespace)
         packed = [shard.pack() for shard in shards]
         shapes = [opened.geometry(shard) for shard in packed]
         opened.stored.update(dict.fromkeys(packed))
-        return self._reservations.reserve(
-            batch,
-            [b"k" + key + shard for key in keys for shard in packed],
-            [shape.num_bytes for shape in shapes] * len(keys),
-            [shape.num_extents for shape in shapes] * len(keys),
-            now,
+        entries = [b"k" + key + shard for key in keys for shard in packed]
+        wanted = list(zip(entries, shapes * len(keys), strict=True))
+        if refused:
+            wanted = [each for each in wanted if each[0] not in refused]
+        sizes = [shape.num_bytes for _, shape in wanted]
+        held = self._tenants.make_room(opened.tenant, sum(map(occupied_bytes, sizes)), now)
+        if held is not None:
+            return [self._refusals.over_cap(opened.tenant, held)] * len(entries)
+        extents = [shape.num_extents for _, shape in wanted]
+        results = iter(
+            self._reservations.reserve(batch, [entry for entry, _ in wanted], sizes, extents, now)
         )
+        if not refused:
+            return list(results)
+        self._counters.not_admitted += len(refused)
+        return [NOT_ADMITTED if entry in refused else next(results) for entry in entries]
 
     def advance(
         self,

@@ -1,0 +1,191 @@
+"""Tenants: what the namespaces of one salt hold of DRAM, capped and protected.
+
+cap     most bytes a tenant's blocks may occupy. Beyond it, its own coldest go first; a reserve that
+        finds nothing of its own to drop is refused.
+share   bytes that others' writes leave alone: while a tenant holds no more than that, only its own
+        writes, its users and time take its blocks.
+
+Bytes are counted by columns, not entry by entry: when what was reserved since the last count may
+have taken a tenant over its cap, and every COUNT_SECONDS while shares are in force. An eviction
+goes CAP_SLACK further than it must, so that counts stay rare. String entries belong to no tenant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..slots import HEAD, LENGTH, SlotState
+from .allocator import occupied_bytes_of
+from .catalog import DEAD
+from .entries import Entries
+from .namespaces import Namespaces
+
+COUNT_SECONDS = 1.0
+RECOUNT_SECONDS = 0.05
+"""Between two counts for a tenant that could not get under its cap."""
+CAP_SLACK = 0.05
+MAX_LISTED_TENANTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBytes:
+    """A number of bytes for each tenant (digest, hex); None: no limit."""
+
+    default: int | None = None
+    of_tenant: Mapping[str, int | None] = field(default_factory=dict)
+
+    def of(self, tenant: str) -> int | None:
+        return self.of_tenant.get(tenant, self.default)
+
+    def __bool__(self) -> bool:
+        return self.default is not None or bool(self.of_tenant)
+
+
+class TenantUsage(msgspec.Struct, frozen=True):
+    """`tenant` is a digest of the salt, which is never shown."""
+
+    tenant: str
+    namespaces: list[str]  # digests, hex
+    entries: int
+    dram_bytes: int
+    cap_bytes: int | None
+    share_bytes: int | None
+
+
+class Tenants:
+    """`caps` and `shares` may be replaced by `limit` at any time."""
+
+    def __init__(self, entries: Entries, namespaces: Namespaces) -> None:
+        self._entries = entries
+        self._catalog = entries.catalog
+        self._namespaces = namespaces
+        self._caps = self._shares = TenantBytes()
+        self._used: dict[str, int] = {}  # at the last count
+        self._grown: Counter[str] = Counter()  # reserved since
+        self._counted_at = -math.inf
+        self._over: dict[str, float] = {}  # tenants over their cap → when to count again
+
+    def limit(self, caps: TenantBytes, shares: TenantBytes) -> None:
+        self._caps, self._shares = caps, shares
+        self._counted_at = -math.inf
+        self._over.clear()
+        self._catalog.guarded.clear()
+
+    def tick(self, now: float) -> None:
+        """Every 100 ms: keeps what is protected up to date."""
+        if self._shares and now - self._counted_at >= COUNT_SECONDS:
+            self._count(now)
+
+    def make_room(self, tenant: str, num_bytes: int, now: float) -> int | None:
+        """Before `num_bytes` are reserved: drops what of the tenant is coldest and has to go. The
+        bytes it holds, when it would stay over its cap; else None."""
+        cap = self._caps.of(tenant) if self._caps else None
+        if cap is None:
+            return None
+        if num_bytes > cap:
+            return self._used.get(tenant, 0)
+        if self._counted_at == -math.inf:
+            self._count(now)
+        if self._used.get(tenant, 0) + self._grown[tenant] + num_bytes <= cap:
+            self._grown[tenant] += num_bytes
+            return None
+        if now < self._over.get(tenant, -math.inf):
+            return self._used.get(tenant, 0)
+        self._count(now)
+        excess = self._used.get(tenant, 0) + num_bytes - cap
+        if excess > 0:
+            excess -= self._evict(tenant, excess + int(CAP_SLACK * cap))
+            self._count(now)
+        if excess > 0:
+            self._over[tenant] = now + RECOUNT_SECONDS
+            return self._used.get(tenant, 0)
+        self._over.pop(tenant, None)
+        self._grown[tenant] += num_bytes
+        return None
+
+    def usage(self) -> list[TenantUsage]:
+        """Of at most MAX_LISTED_TENANTS, the largest first."""
+        tenants = self._by_number()
+        entries, num_bytes = self._sums(*self._live())
+        found: dict[str, list[int]] = {}
+        for number, tenant in enumerate(tenants):
+            if number:
+                found.setdefault(tenant, []).append(number)
+        listed = [
+            TenantUsage(
+                tenant,
+                sorted({self._namespaces.hex_digest(number) for number in numbers}),
+                int(entries[numbers].sum()),
+                int(num_bytes[numbers].sum()),
+                self._caps.of(tenant),
+                self._shares.of(tenant),
+            )
+            for tenant, numbers in found.items()
+        ]
+        listed.sort(key=lambda usage: -usage.dram_bytes)
+        return listed[:MAX_LISTED_TENANTS]
+
+    def _count(self, now: float) -> None:
+        self._counted_at = now
+        self._grown.clear()
+        self._used.clear()
+        tenants = self._by_number()
+        _, num_bytes = self._sums(*self._live())
+        for number, tenant in enumerate(tenants):
+            if number:
+                self._used[tenant] = self._used.get(tenant, 0) + int(num_bytes[number])
+        self._catalog.guarded.clear()
+        if self._shares:
+            self._catalog.guarded.update(
+                number
+                for number, tenant in enumerate(tenants)
+                if number and self._used[tenant] <= (self._shares.of(tenant) or -1)
+            )
+
+    def _evict(self, tenant: str, num_bytes: int) -> int:
+        """Drops the coldest unpinned blocks of the tenant; the bytes they occupied."""
+        catalog = self._catalog
+        slots, taken = self._live()
+        numbers = [
+            number for number, owner in enumerate(self._by_number()) if number and owner == tenant
+        ]
+        mine = np.isin(np.frombuffer(catalog.namespaces, np.uint16)[slots], numbers)
+        pinned = np.frombuffer(catalog.pins, np.uint32)[slots] > 0
+        states = catalog.table.rows()[slots, HEAD] & 0xFF
+        flags = np.frombuffer(catalog.flags, np.uint8)[slots]
+        may_go = mine & ~pinned & (states == SlotState.COMMITTED) & (flags & DEAD == 0)
+        slots, taken = slots[may_go], taken[may_go]
+        touched = np.frombuffer(catalog.touched, np.uint32)[slots]
+        order = np.lexsort((-slots, touched))  # of one tick, the ends of chains first
+        sums = np.cumsum(taken[order])
+        count = min(int(np.searchsorted(sums, num_bytes)) + 1, len(order))
+        if count:
+            self._entries.evict(slots[order[:count]].tolist())
+            self._entries.announce_evictions()
+        return int(sums[count - 1]) if count else 0
+
+    def _live(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Slots in use, and the bytes that each occupies."""
+        rows = self._catalog.table.rows()
+        slots = np.flatnonzero(rows[:, HEAD] & 0xFF)
+        return slots, occupied_bytes_of(rows[slots, LENGTH].astype(np.int64))
+
+    def _sums(
+        self, slots: NDArray[np.int64], taken: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Entries and bytes by namespace number."""
+        numbers = np.frombuffer(self._catalog.namespaces, np.uint16)[slots]
+        count = len(self._by_number())
+        entries = np.bincount(numbers, minlength=count)
+        return entries, np.bincount(numbers, weights=taken, minlength=count)
+
+    def _by_number(self) -> list[str]:
+        """Tenant of each namespace number; "" for the string entries'."""
+        return ["", *self._namespaces.tenants()]

@@ -1,0 +1,110 @@
+"""Tenants: a cap takes a tenant's own coldest, a share keeps others' hands off."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from moontide.kvstore.keys import BlockKey
+from moontide.kvstore.store import TenantBytes, tenant_digest
+from moontide.kvstore.types import ReserveStatus
+
+from .conftest import LAYOUT, MakeNode, Node, namespace_named
+
+Chain = Callable[..., list[BlockKey]]
+(WHOLE,) = LAYOUT.whole()
+BLOCK_BYTES = LAYOUT.entry_bytes(WHOLE, 4)
+QUIET, LOUD = tenant_digest("quiet"), tenant_digest("loud")
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    return make_node(dram_bytes=256 << 10, segment_bytes=64 << 10)
+
+
+def of_tenant(node: Node, salt: str) -> int:
+    return node.store.open_namespace(dataclasses.replace(namespace_named("w"), salt=salt))
+
+
+def burst(node: Node, owner: int, namespace: int, keys: list[BlockKey]) -> list[ReserveStatus]:
+    """Unrelated prompts of one block each, a tenth of a second apart."""
+    found = []
+    for key in keys:
+        node.now += 0.1
+        node.store.expire(node.now)
+        (result,) = node.put_blocks(owner, namespace, [key], [WHOLE])
+        found.append(result.status)
+    return found
+
+
+def held(node: Node) -> dict[str, int]:
+    return {usage.tenant: usage.dram_bytes for usage in node.store.tenants()}
+
+
+def test_a_tenant_over_its_cap_loses_its_own_coldest(node: Node, chain: Chain) -> None:
+    owner = node.connect()
+    quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
+    cap = 10 * BLOCK_BYTES
+    node.store.limit_tenants(TenantBytes(None, {LOUD: cap}), TenantBytes())
+    burst(node, owner, quiet, chain(3, "q"))
+    keys = chain(60, "l")
+    for count, _ in enumerate(keys):
+        burst(node, owner, loud, keys[count : count + 1])
+        assert held(node)[LOUD] <= cap
+    assert node.prefix(owner, loud, keys[-1:]) == 1
+    assert node.prefix(owner, loud, keys[:1]) == 0
+    assert held(node)[QUIET] == 3 * BLOCK_BYTES
+
+
+def test_another_tenant_s_burst_leaves_a_tenant_within_its_share_alone(
+    node: Node, chain: Chain
+) -> None:
+    owner = node.connect()
+    quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
+    kept = chain(20, "q")
+    node.store.limit_tenants(TenantBytes(), TenantBytes(None, {QUIET: 20 * BLOCK_BYTES}))
+    burst(node, owner, quiet, kept)
+    count = 3 * node.store.settings.capacity_bytes // BLOCK_BYTES
+    found = burst(node, owner, loud, chain(count, "l"))
+    assert set(found) == {ReserveStatus.RESERVED}
+    assert all(node.prefix(owner, quiet, [key]) for key in kept)
+
+
+def test_without_a_share_the_burst_takes_them(node: Node, chain: Chain) -> None:
+    owner = node.connect()
+    quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
+    kept = chain(20, "q")
+    burst(node, owner, quiet, kept)
+    burst(node, owner, loud, chain(3 * node.store.settings.capacity_bytes // BLOCK_BYTES, "l"))
+    assert not any(node.prefix(owner, quiet, [key]) for key in kept)
+
+
+def test_a_tenant_that_pins_all_it_may_hold_is_refused_and_others_are_not(
+    node: Node, chain: Chain
+) -> None:
+    owner = node.connect()
+    quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
+    node.store.limit_tenants(TenantBytes(4 * BLOCK_BYTES), TenantBytes())
+    keys = chain(4, "l")
+    burst(node, owner, loud, keys)
+    for key in keys:
+        node.store.lookup_blocks(
+            owner, loud, [key], [WHOLE], pin_s=0.0, pending=False, now=node.now
+        )
+    (refused,) = node.put_blocks(owner, loud, chain(1, "m"), [WHOLE])
+    assert refused.status is ReserveStatus.FULL
+    assert LOUD in refused.reason
+    assert "loud" not in refused.reason
+    assert burst(node, owner, quiet, chain(2, "q")) == [ReserveStatus.RESERVED] * 2
+
+
+def test_r32_tenants_share_no_key_and_are_called_by_a_digest(node: Node, chain: Chain) -> None:
+    owner, keys = node.connect(), chain(2)
+    quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
+    node.put_blocks(owner, quiet, keys, [WHOLE])
+    assert node.prefix(owner, loud, keys) == 0
+    listed = node.store.tenants()
+    assert {usage.tenant for usage in listed} == {QUIET, LOUD}
+    assert "quiet" not in str(listed)
