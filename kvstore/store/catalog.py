@@ -71,6 +71,9 @@ class Catalog:
     def is_retired(self, slot: int) -> bool:
         return self.namespaces[slot] in self.retired
 
+    def is_guarded(self, slot: int) -> bool:
+        return self.namespaces[slot] in self.guarded
+
     def take_slot(self) -> int:
         """A free slot, or NO_SLOT."""
         slot = self.table.take()

@@ -31,6 +31,8 @@ SURVEY_SECONDS = 1.0
 ASK_AGAIN_SECONDS = 2.0
 MAX_DESCENT = 4096
 MAX_EQUALS = 8
+MAX_GUARDED = 64
+"""Guarded entries passed over for one victim."""
 MAX_SCATTERED_VICTIMS = 32
 """Entries evicted in policy order for one request before a window is looked for."""
 MAX_VICTIMS = 1 << 17
@@ -83,7 +85,7 @@ class Placement:
         arenas = [self._pool.daemon, *self._pool.arenas.values()]
         orders = [islice(arena.policy, count) for arena in arenas]
         coldest = merge(*orders, key=self._catalog.touched.__getitem__)
-        victims = list(islice(coldest, count))
+        victims = [slot for slot in islice(coldest, count) if not self._catalog.is_guarded(slot)]
         self._entries.evict(victims)
         return len(victims)
 
@@ -188,14 +190,22 @@ class Placement:
         """Of a few that were last used in the same tenth of a second, one that lies on the NVMe
         tier too goes first; otherwise the policy's order alone decides."""
         flags, touched = self._catalog.flags, self._catalog.touched
-        slot = first = arena.policy.coldest()
+        slot = first = self._first(arena)
         for _ in range(MAX_EQUALS):
             if slot == NO_SLOT or touched[slot] != touched[first]:
                 break
-            if flags[slot] & FLUSHED:
+            if flags[slot] & FLUSHED and not self._catalog.is_guarded(slot):
                 return slot
             slot = self._catalog.links.hotter[slot]
         return first
+
+    def _first(self, arena: Arena) -> int:
+        """The coldest that others' writes may evict; where many colder ones are guarded, a window
+        is looked for instead."""
+        if not self._catalog.guarded:
+            return arena.policy.coldest()
+        looked_at = islice(arena.policy, MAX_GUARDED)
+        return next((slot for slot in looked_at if not self._catalog.is_guarded(slot)), NO_SLOT)
 
     def _evict_coldest(self, arena: Arena, num_bytes: int) -> Place | None:
         """Evicts no more bytes than are asked for: scattered victims may never make a fit."""
@@ -265,10 +275,14 @@ class Placement:
         )
 
     def _held(self, rows: NDArray[np.uint64], live: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Pinned, not committed, or in no queue yet since a colder tier has to have it first."""
+        """Pinned, guarded, not committed, or in no queue yet since a colder tier has to have it
+        first."""
         pins = np.frombuffer(self._catalog.pins, np.uint32)[live]
         queues = np.frombuffer(self._catalog.links.queue, np.uint8)[live]
         held: NDArray[np.bool_] = (
             (pins > 0) | (queues == OUT) | (rows[live, HEAD] & 0xFF != SlotState.COMMITTED)
         )
+        if self._catalog.guarded:
+            editions = np.frombuffer(self._catalog.namespaces, np.uint16)[live]
+            held |= np.isin(editions, list(self._catalog.guarded))
         return held
