@@ -45,6 +45,15 @@ class Plan:
     def call_cases(self) -> list[Case]:
         return [case for case in call_cases(self.sizes) if case.group in self.groups]
 
+    def check(self) -> None:
+        """Raises CommandFailed."""
+        for case in self.call_cases():
+            if case.size_bytes * case.batch > self.limits.keep_bytes:
+                raise CommandFailed(
+                    f"{case.batch} values of {Size(case.size_bytes)} are more than two thirds of "
+                    f"the pool of {Size(self.limits.pool_bytes)}: raise --dram or lower --sizes"
+                )
+
     def settings(self) -> dict[str, str]:
         return {
             "rounds": str(self.limits.rounds),
@@ -56,7 +65,8 @@ class Plan:
 
 
 def run_plan(plan: Plan) -> Report:
-    """Raises CommandFailed when our own side or the limits cannot run."""
+    """Raises CommandFailed when our own side or the limits cannot run, or the pool is too small."""
+    plan.check()
     settings = plan.settings()
     settings["load_before"] = _load()
     rows: list[Row] = []
@@ -159,10 +169,10 @@ def store(
             sizes=_sizes(sizes) or (QUICK_SIZES if quick else SIZES),
             limits=Limits(
                 rounds=min(rounds, QUICK_ROUNDS) if quick else rounds,
-                pool_bytes=Size.parse(dram),
+                pool_bytes=_size(dram),
             ),
             num_keys=min(keys, QUICK_KEYS) if quick else keys,
-            nvme_dram_bytes=Size.parse(nvme_dram),
+            nvme_dram_bytes=_size(nvme_dram),
             largest_bytes=64 * MiB,
             peer_dir=peer_dir or default_peer_dir(),
             directory=directory,
@@ -185,7 +195,14 @@ def _peers(against: str) -> tuple[str, ...]:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(Size.parse(size)) for size in text.split(",") if size)
+    return tuple(_size(size) for size in text.split(",") if size)
+
+
+def _size(text: str) -> int:
+    try:
+        return int(Size.parse(text))
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _load() -> str:

@@ -38,6 +38,8 @@ class Contestant:
         self.version = ""
         self._log = log
         self._answers = b""
+        self._ended = False
+        self._failed = False
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
@@ -54,36 +56,50 @@ class Contestant:
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Any:
         """The answer. Raises ContestantFailed, after which the contestant must be closed."""
+        try:
+            return self._ask(request, timeout_s)
+        except ContestantFailed:
+            self._failed = True
+            raise
+
+    def _ask(self, request: Mapping[str, Any], timeout_s: float) -> Any:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
             raise ContestantFailed(self._epitaph()) from error
+        line = self._line(time.monotonic() + timeout_s, request["do"])
         try:
-            answer = json.loads(self._line(time.monotonic() + timeout_s, request["do"]))
-            if "error" in answer:
-                raise ContestantFailed(f"{self.name}: {request['do']}: {answer['error']}")
-            return answer["ok"]
+            answer = json.loads(line)
+            if "error" not in answer:
+                return answer["ok"]
+            told = answer["error"]
         except (ValueError, KeyError, TypeError) as error:
             raise ContestantFailed(f"{self.name}: {request['do']}: no answer but noise") from error
+        raise ContestantFailed(f"{self.name}: {request['do']}: {told}")
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def close(self) -> None:
-        """Idempotent. Its end of stdin ends it; what is left of its processes is killed."""
+        """Idempotent. Its end of stdin ends it, unless it has failed; what is left of its processes
+        is killed."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_SECONDS)
-        self.abandon()
+        if not self._failed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        self._end()
 
-    def abandon(self) -> None:
-        """Idempotent. Kills it and the processes it started at once."""
+    def _end(self) -> None:
+        """Kills it and the processes it started."""
         assert self._process.stdout is not None
+        if self._ended:
+            return
+        self._ended = True  # from now on its number may be another's
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(STOP_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,20 +30,22 @@ class Daemon:
 def running_daemon(directory: Path, *flags: str) -> Iterator[Daemon]:
     """On a data directory below `directory`; ended on leaving. Raises CommandFailed."""
     data_dir, log = directory / "store", directory / "store.log"
-    command = [sys.executable, "-m", "moontide.kvstore.cli", "store", "--data-dir", str(data_dir)]
-    command += ["--token-file", str(directory / "token"), "--log-level", "warning"]
-    command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *flags]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output)
-    try:
-        yield _wait_for(process, data_dir, log)
-    finally:
-        process.terminate()
+    with tempfile.TemporaryDirectory(prefix="moontide-") as short:  # socket paths are limited
+        command = [sys.executable, "-m", "moontide.kvstore.cli", "store", "--log-level", "warning"]
+        command += ["--data-dir", str(data_dir), "--token-file", str(directory / "token")]
+        command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        command += ["--socket", str(Path(short) / "store.sock"), *flags]
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output)
         try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
+            yield _wait_for(process, data_dir, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_SECONDS)
 
 
 def _wait_for(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Daemon:

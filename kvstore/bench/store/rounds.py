@@ -82,7 +82,7 @@ class Field:
             raise error
         self._say(f"{contestant.name} is left out from here on: {error}")
         self._running.pop(contestant.name, None)
-        contestant.abandon()
+        contestant.close()
 
     def rounds(
         self, count: int, request_of: Callable[[str, int], Mapping[str, Any] | None]

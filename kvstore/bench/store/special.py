@@ -64,6 +64,7 @@ class ManyEntries:
                 "batch": min(FILL_BATCH, count),
                 "calls": count,
                 "budget_seconds": 0,
+                "keep_bytes": self.limits.keep_bytes,
             }
 
         return self.field.rounds(rounds, request)
@@ -183,10 +184,11 @@ class Burst:
 
     @contextlib.contextmanager
     def _field(self) -> Iterator[Field]:
-        dram, nvme = str(self.dram_bytes), str(2 * BURST_OF_DRAM * self.dram_bytes)
+        flags = ["--dram", str(self.dram_bytes), "--nvme-backlog", "refuse"]
+        flags += ["--nvme", str(2 * BURST_OF_DRAM * self.dram_bytes)]
         settings = {"pool_bytes": BLOCK_BYTES, "area_bytes": BLOCK_BYTES, "touch": False}
         with (
-            running_daemon(self.directory, "--dram", dram, "--nvme", nvme) as daemon,
+            running_daemon(self.directory, *flags) as daemon,
             Field(self.say) as field,
         ):
             own = {**settings, "address": daemon.address, "daemon_pid": daemon.pid}

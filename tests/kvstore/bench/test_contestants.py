@@ -64,7 +64,7 @@ def test_wrong_bytes_and_refused_puts_are_no_figures(
 ) -> None:
     contestant = start(fault)
     contestant.begin(SETTINGS, ANSWER_SECONDS)
-    with pytest.raises(ContestantFailed, match="other bytes|of a call came through"):
+    with pytest.raises(ContestantFailed, match=r"other bytes|of a call came through"):
         contestant.ask({"do": operation, **SMALL}, ANSWER_SECONDS)
 
 
@@ -97,7 +97,7 @@ def test_a_hanging_process_is_gone_after_close(start: StartContestant) -> None:
     with pytest.raises(ContestantFailed):
         contestant.ask({"do": "hang"}, 0.1)
     pid = contestant.pid
-    contestant.abandon()
+    contestant.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -59,8 +59,9 @@ class Moontide:
 class Views:
     """Values read in place: nothing is copied, one byte is looked at."""
 
-    def __init__(self, client: StoreClient) -> None:
-        self._client = client
+    def __init__(self, writer: StoreClient, reader: StoreClient) -> None:
+        self._writer = writer
+        self._reader = reader
         self._numbers = itertools.count()
 
     def asked(self, request: Mapping[str, Any]) -> list[float]:
@@ -69,11 +70,11 @@ class Views:
         clock, asked = Clock(request), itertools.cycle(keys)
         while not clock.is_done():
             clock.time(lambda: self._look(next(asked)), 1)
-        self._client.remove_many(keys)
+        self._writer.remove_many(keys)
         return clock.seconds
 
     def _look(self, key: str) -> int:
-        view = self._client.view(key)
+        view = self._reader.view(key)
         if view is None:
             raise Failed(f"a view of {key} is a miss")
         with view:
@@ -85,7 +86,7 @@ class Views:
         keys = []
         for offset in range(0, len(source), size):
             keys.append(f"v{next(self._numbers)}")
-            self._client.put(keys[-1], source.view[offset : offset + size])
+            _stored(self._writer, keys[-1], source.view[offset : offset + size])
         for key in keys:  # touches the mapping
             self._look(key)
         return keys
@@ -145,7 +146,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
     writer, reader = (connect(address, timeout_s=CALL_SECONDS) for _ in range(2))
     if request["touch"]:
         touch_all(writer, reader, request["pool_bytes"])
-    views, cold, full = Views(reader), Cold(address, writer), FullPool(writer)
+    views, cold, full = Views(writer, reader), Cold(address, writer), FullPool(writer)
     disk = Disk(writer, reader)
 
     def memory(_: Mapping[str, Any]) -> int:

@@ -22,20 +22,24 @@ PATTERN_BYTES = 1 << 20
 LEAST_MIXED_BYTES = 4 << 10
 PAGE = 4096
 
+RingSize = tuple[int, int, int]  # bytes of a value, values of a call, most bytes in all
+
 _numbers = itertools.count()
 
 
-def ring_bytes(num_bytes: int, batch: int) -> int:
+def ring_bytes(num_bytes: int, batch: int, most: int = RING_BYTES) -> int:
+    """Of whole calls; at least one's."""
     call = num_bytes * batch
-    return max(call, min(RING_CALLS * call, RING_BYTES // call * call))
+    return max(call, min(RING_CALLS * call, min(RING_BYTES, most) // call * call))
 
 
 class Ring:
     """Source and target of values of one size; slot i of the target is filled from an entry that
     was put from slot i of the source."""
 
-    def __init__(self, store: Store, areas: Areas, num_bytes: int, batch: int) -> None:
-        total = ring_bytes(num_bytes, batch)
+    def __init__(self, store: Store, areas: Areas, size: RingSize) -> None:
+        num_bytes, batch, most = size
+        total = ring_bytes(num_bytes, batch, most)
         self.source, self.target = areas.of(total)
         self.num_bytes = num_bytes
         self.batch = batch
@@ -101,7 +105,7 @@ class Bench:
     def __init__(self, store: Store, areas: Areas) -> None:
         self._store = store
         self._areas = areas
-        self._rings: dict[tuple[int, int], Ring] = {}
+        self._rings: dict[RingSize, Ring] = {}
         self._operations: dict[str, Callable[[Mapping[str, Any]], Any]] = {
             "put": self.put,
             "get": self.get,
@@ -207,9 +211,9 @@ class Bench:
         self._store.clear()
 
     def _ring(self, request: Mapping[str, Any]) -> Ring:
-        size = request["size_bytes"], request["batch"]
+        size = request["size_bytes"], request["batch"], request["keep_bytes"]
         if size not in self._rings:
-            self._rings = {size: Ring(self._store, self._areas, *size)}
+            self._rings = {size: Ring(self._store, self._areas, size)}
         return self._rings[size]
 
     def _put(self, keys: Sequence[str], values: Sequence[Region]) -> int:
