@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from moontide.transfer import aligned_buffer
+from moontide.transfer import aligned_buffer, checksum
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
 
 from .codec import Codec
@@ -65,9 +65,10 @@ class StoredItem:
         codec = self._codec
         if codec is not None and not codec.gains(extents, element_bytes):
             codec = None
-        stored_lengths = []
+        stored_lengths, checksums = [], []
         end = place.offset
-        for extent in extents:
+        for extent, told in zip(extents, self.write.checksums, strict=True):
+            checksums.append(told or checksum(extent))
             data = extent if codec is None else codec.compress(extent, element_bytes)
             end = align_up(end, extent_alignment(len(data), len(extent)))
             stage.put(end, data)
@@ -79,7 +80,7 @@ class StoredItem:
             element_bytes=element_bytes,
             stored_lengths=stored_lengths,
             lengths=self._lengths,
-            checksums=self.write.checksums,
+            checksums=checksums,
         )
 
 

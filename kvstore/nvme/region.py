@@ -22,7 +22,7 @@ from .log_format import (
     encode_region_header,
     peek_batch_header,
 )
-from .storage import RegionFile, Storage
+from .storage import DISK_ERRORS, RegionFile, Storage
 
 DRAFT_SUFFIX = ".draft"
 _SCAN_BYTES = 1 << 20
@@ -78,7 +78,7 @@ class Region:
             if size < PAGE_BYTES:
                 raise Corrupt(f"region file {path} has {size} bytes")
             page = aligned_buffer(PAGE_BYTES)
-            file.read_into([page], 0)
+            _read(file, page, 0)
             return cls(decode_region_header(bytes(page)), file, end=size)
         except BaseException:
             file.close()
@@ -133,13 +133,13 @@ class Region:
 
     def _batch_at(self, offset: int, size: int) -> BatchHeader:
         page = aligned_buffer(PAGE_BYTES)
-        self.file.read_into([page], offset)
+        _read(self.file, page, offset)
         header_bytes = peek_batch_header(bytes(page), self.nonce, offset)
         if header_bytes > min(size - offset, _MAX_HEADER_BYTES):
             raise Corrupt(f"the batch header at {offset} claims {header_bytes} bytes")
         if header_bytes > PAGE_BYTES:
             page = aligned_buffer(header_bytes)
-            self.file.read_into([page], offset)
+            _read(self.file, page, offset)
         batch = decode_batch_header(bytes(page))
         if batch.offset + batch.num_bytes > size:
             raise Corrupt(f"the batch at {offset} goes past the end of its region")
@@ -150,10 +150,18 @@ class Region:
         buffer = aligned_buffer(_SCAN_BYTES)
         for offset in range(start, size, _SCAN_BYTES):
             window = buffer[: min(_SCAN_BYTES, (size - offset) // PAGE_BYTES * PAGE_BYTES)]
-            self.file.read_into([window], offset)
+            _read(self.file, window, offset)
             for position in range(0, len(window), PAGE_BYTES):
                 with contextlib.suppress(Corrupt):
                     page = bytes(window[position : position + PAGE_BYTES])
                     peek_batch_header(page, self.nonce, offset + position)
                     return offset + position
         return size
+
+
+def _read(file: RegionFile, buffer: memoryview, offset: int) -> None:
+    """A read that fails is tried once more: what recovery cannot read, it drops."""
+    try:
+        file.read_into([buffer], offset)
+    except DISK_ERRORS:
+        file.read_into([buffer], offset)

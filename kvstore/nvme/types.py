@@ -24,9 +24,9 @@ ReadDone = Callable[[Sequence[bool]], None]
 @dataclass(frozen=True, slots=True, eq=False)
 class NvmeWrite:
     """One entry to store. `namespace` is a digest in hex, "" for string entries. `extents` are
-    contiguous and stay unchanged until `done`; `checksums` are the xxh3-64 of each. `element_bytes`
-    is the size of the numbers in them (2 for 16-bit floats, 1 for bytes): it steers compression.
-    Raises InvalidRequest."""
+    contiguous and stay unchanged until `done`; `checksums` are the xxh3-64 of each, 0 where nobody
+    has summed them yet: that is done here. `element_bytes` is the size of the numbers in them (2 for
+    16-bit floats, 1 for bytes): it steers compression. Raises InvalidRequest."""
 
     entry: bytes
     namespace: str

@@ -57,6 +57,10 @@ class FaultyStorage(Storage):
         self.at("unlink")
         super().unlink(path)
 
+    def overwrite(self, file: int, data: bytes) -> None:
+        self.at("identity")
+        super().overwrite(file, data)
+
     def before_index_commit(self) -> None:
         self.at("index")
 

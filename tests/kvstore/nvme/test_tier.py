@@ -13,7 +13,7 @@ from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.nvme import ExtentRead, NvmeEntry, NvmeSettings, NvmeWrite, region_bytes_for
 from moontide.kvstore.nvme.notices import NOTICE_ENTRIES, Notices
 from moontide.kvstore.nvme.operations import Outcome
-from moontide.transfer import aligned_buffer
+from moontide.transfer import aligned_buffer, checksum
 
 from .conftest import OpenTier
 from .faults import FaultyStorage
@@ -303,3 +303,20 @@ def test_what_is_held_is_what_is_located(open_tier: OpenTier) -> None:
     rig.wait(lambda: cleared)
     rig.put_many(names(20, 25))
     assert agree() == [False] * 20 + [True] * 5 + [False] * 5
+
+
+@pytest.mark.parametrize("extent_bytes", [100, 4096, 1 << 17])
+def test_extents_that_nobody_summed_are_summed_on_their_way_to_disk(
+    open_tier: OpenTier, extent_bytes: int
+) -> None:
+    rig = open_tier()
+    data = content(b"k1", extent_bytes=extent_bytes)
+    told = [0, checksum(data[1]), 0]
+    stored: list[bool] = []
+    assert rig.tier.write(NvmeWrite(b"k1", NAMESPACE, b"", data, told), stored.append)
+    rig.hurry()
+    rig.wait(lambda: stored)
+    (location,) = rig.tier.locate([b"k1"])
+    assert location is not None
+    assert list(location.checksums) == [checksum(extent) for extent in data]
+    assert rig.get(b"k1") == [bytes(extent) for extent in data]
