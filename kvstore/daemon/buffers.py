@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from ..errors import StoreError
 from ..wire import HEADER, MAX_BODY_BYTES
+from .budget import Budget
 
 INITIAL_BYTES = 32 << 10
 LARGEST_BYTES = HEADER.size + MAX_BODY_BYTES
@@ -21,9 +22,11 @@ _DRAIN = memoryview(bytearray(64 << 10))
 
 class ReceiveBuffer:
     """Received bytes of one connection, used from the front. Grows by doubling while a frame is
-    incomplete, up to the largest frame head, and shrinks once it is empty."""
+    incomplete, up to the largest frame head, and shrinks once it is empty. What it takes beyond
+    INITIAL_BYTES comes out of `memory`."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Budget) -> None:
+        self._memory = memory
         self._view = memoryview(bytearray(INITIAL_BYTES))
         self._start = 0
         self._end = 0
@@ -32,7 +35,8 @@ class ReceiveBuffer:
         return self._end - self._start
 
     def room(self) -> memoryview:
-        """Where the next bytes may be received; never empty while a frame is incomplete."""
+        """Where the next bytes may be received; never empty while a frame is incomplete. Raises
+        Busy when it would have to grow and may not."""
         if self._end == len(self._view):
             self._make_room()
         return self._view[self._end :]
@@ -48,14 +52,21 @@ class ReceiveBuffer:
     def consume(self, num_bytes: int) -> None:
         self._start += num_bytes
         if self._start == self._end:
-            self._start = self._end = 0
-            if len(self._view) > INITIAL_BYTES:
-                self._view = memoryview(bytearray(INITIAL_BYTES))
+            self.drop()
+
+    def drop(self) -> None:
+        """Forgets what is left, and shrinks."""
+        self._start = self._end = 0
+        if len(self._view) > INITIAL_BYTES:
+            self._memory.give_back(len(self._view) - INITIAL_BYTES)
+            self._view = memoryview(bytearray(INITIAL_BYTES))
 
     def _make_room(self) -> None:
         used = len(self)
         if self._start == 0:
-            grown = memoryview(bytearray(min(2 * len(self._view), LARGEST_BYTES)))
+            size = min(2 * len(self._view), LARGEST_BYTES)
+            self._memory.take(size - len(self._view))
+            grown = memoryview(bytearray(size))
             grown[:used] = self._view
             self._view = grown
         else:

@@ -19,6 +19,9 @@ from ..types import Instance
 
 logger = logging.getLogger(__name__)
 
+MAX_CONNECTIONS_PER_CLIENT = 256
+"""Of one instance: one that leaks them leaves some to others."""
+
 
 class Connection(Protocol):
     """What the registry asks of a client's connection."""
@@ -61,7 +64,8 @@ class ClientRegistry:
     def join(self, client: Instance, pid: int, owner: int, connection: Connection) -> None:
         """Counts the connection of `owner` to `client`.
 
-        Raises Conflict when the instance is another process's, Busy when the registry is full."""
+        Raises Conflict when the instance is another process's, Busy when the registry is full or
+        the client has MAX_CONNECTIONS_PER_CLIENT."""
         known = self._clients.get(client)
         if known is None:
             if len(self._clients) >= self._limit:
@@ -72,6 +76,11 @@ class ClientRegistry:
             known = self._clients[client] = self._watch(client, pid)
         elif known.pid != pid:
             raise Conflict(f"client {client} is process {known.pid}, not {pid or 'a remote one'}")
+        elif len(known.connections) >= MAX_CONNECTIONS_PER_CLIENT:
+            raise Busy(
+                f"client {client} has {len(known.connections)} connections, the limit of one: "
+                "close some"
+            )
         known.connections[owner] = connection
 
     def leave(self, client: Instance, owner: int) -> None:

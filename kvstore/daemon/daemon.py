@@ -204,6 +204,7 @@ class StoreDaemon:
             gate=self._gate,
             counters=self._counters,
             max_clients=settings.max_clients,
+            connection_bytes=int(settings.connection_memory),
             stall_seconds=settings.stall_seconds,
             tiering=self._tiering,
         )
@@ -247,6 +248,7 @@ class StoreDaemon:
             stats,
             self._counters,
             connections=self._server.num_connections,
+            connection_bytes=self._server.connection_bytes,
             client_processes=len(self._gate.clients),
             event_streams=self._api.num_event_streams,
             draining=self._drain.is_on,

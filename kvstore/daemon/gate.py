@@ -73,7 +73,7 @@ class Gate:
         self._tiering = tiering
         self._floors = floors
         self._drain = drain
-        self._copies = Budget(MAX_COPIED_BYTES)
+        self._copies = Budget(MAX_COPIED_BYTES, "copies of extents")
         self._last_owner = 0
         self.clients = ClientRegistry(
             loop, limit=max_clients, holds_grants=store.holds_grants, on_exit=store.client_exited

@@ -12,6 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .budget import Budget
+
+ITEM_BYTES = 256
+"""What a buffer in the queue takes beside its bytes."""
 MAX_BUFFERS = 256
 """Buffers of one sendmsg; the kernel takes at most 1024."""
 
@@ -19,14 +23,17 @@ MAX_BUFFERS = 256
 @dataclass(slots=True)
 class _Item:
     data: memoryview
+    held_bytes: int = ITEM_BYTES  # of the daemon's own memory
     descriptors: tuple[int, ...] = ()
     on_sent: Callable[[], None] | None = None
 
 
 class Outbox:
-    """Queue of buffers to send. The caller bounds it by looking at `num_bytes` and `num_items`."""
+    """Queue of buffers to send. The caller bounds it by looking at `num_bytes` and `num_items`, and
+    all of them by looking at `memory`, where heads and items are counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Budget) -> None:
+        self._memory = memory
         self._items: deque[_Item] = deque()
         self.num_bytes = 0
 
@@ -47,10 +54,13 @@ class Outbox:
     ) -> None:
         """`on_sent` runs once: when the last byte has left, or when the outbox is dropped. The
         descriptors stay the caller's."""
-        self._items.append(_Item(memoryview(head), descriptors))
-        self._items.extend(_Item(part) for part in payload if len(part))
+        parts = [_Item(part) for part in payload if len(part)]
+        first = _Item(memoryview(head), len(head) + ITEM_BYTES, descriptors)
+        self._items.append(first)
+        self._items.extend(parts)
         self._items[-1].on_sent = on_sent
         self.num_bytes += len(head) + sum(map(len, payload))
+        self._memory.add(first.held_bytes + ITEM_BYTES * len(parts))
 
     def send(self, sock: socket.socket) -> int:
         """One sendmsg of as much as the socket takes. Raises BlockingIOError when it takes none,
@@ -72,6 +82,7 @@ class Outbox:
         """The connection is gone: nothing more is sent, every `on_sent` still runs."""
         items, self._items = self._items, deque()
         self.num_bytes = 0
+        self._memory.give_back(sum(item.held_bytes for item in items))
         for item in items:
             if item.on_sent:
                 item.on_sent()
@@ -81,6 +92,7 @@ class Outbox:
         while self._items and sent >= len(self._items[0].data):
             item = self._items.popleft()
             sent -= len(item.data)
+            self._memory.give_back(item.held_bytes)
             if item.on_sent:
                 item.on_sent()
         if sent:

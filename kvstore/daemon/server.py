@@ -11,6 +11,7 @@ import time
 from .. import wire
 from ..errors import Busy
 from ..store import Store
+from .budget import Budget
 from .counters import Counters
 from .gate import Gate, Visitor, new_nonce
 from .listeners import Acceptor, peer_pid, prepare_remote
@@ -28,7 +29,12 @@ GREETING_SECONDS = 10.0
 
 class DataServer:
     """Serves clients over any number of listening sockets, at most `max_clients` connections at
-    once. Lives in one loop, which owns the store."""
+    once. Lives in one loop, which owns the store.
+
+    `connection_bytes` bounds what requests and replies under way of all connections take of the
+    daemon's own memory: long frame heads, requests being served or waiting (as they are decoded),
+    heads of replies not sent yet. Beside it each connection has INITIAL_BYTES to receive into, and
+    the reply to a request that fits there."""
 
     def __init__(
         self,
@@ -38,6 +44,7 @@ class DataServer:
         gate: Gate,
         counters: Counters,
         max_clients: int,
+        connection_bytes: int,
         stall_seconds: float,
         tiering: Tiering | None,
     ) -> None:
@@ -50,6 +57,7 @@ class DataServer:
         self._stall_seconds = stall_seconds
         self._tiering = tiering
         self._sessions: set[Session] = set()
+        self._memory = Budget(connection_bytes, "requests and replies under way")
         self._acceptors: list[Acceptor] = []
         self._swept = time.monotonic()
         store.beat(self._swept)
@@ -58,6 +66,11 @@ class DataServer:
     @property
     def num_connections(self) -> int:
         return len(self._sessions)
+
+    @property
+    def connection_bytes(self) -> int:
+        """Taken now by requests and replies under way."""
+        return self._memory.used_bytes
 
     def set_stall_seconds(self, seconds: float) -> None:
         self._stall_seconds = seconds
@@ -98,6 +111,7 @@ class DataServer:
             loop=self._loop,
             turns=self._turns,
             gate=self._gate,
+            memory=self._memory,
             counters=self._counters,
             on_close=self._sessions.discard,
         )

@@ -6,7 +6,9 @@
 Bounds: a turn takes TURN_SECONDS of the loop before others get theirs (turns.py); a client that
 does not read its replies is not read from beyond OUTPUT_HIGH bytes or MAX_REPLY_ITEMS; what is
 received and not yet used is at most one frame head (and before the greeting GREETING_BODY_BYTES);
-waits are counted. Whatever the connection held ends with it.
+waits are counted. All connections share a budget of memory: a request that would exceed it is
+answered Busy, and one whose replies lie unread is not read from while it is full. Whatever the
+connection held ends with it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from .. import wire
 from ..errors import AccessDenied, Busy, InvalidRequest, StoreError
 from .answers import Answer, Deferred, Incoming, Outgoing, Silence
+from .budget import Budget
 from .buffers import ReceiveBuffer, drain
 from .counters import CloseReason, Counters
 from .gate import Gate, Visitor
@@ -38,10 +41,17 @@ LEAST_PROGRESS_BYTES = 64 << 10
 """What has to move within the stall limit while a frame or a reply is under way."""
 MAX_WAITS = 4096
 GREETING_BODY_BYTES = 4096
+SMALL_BODY_BYTES = 4096
+"""Requests up to this size are not counted while they are served."""
+DECODED_RATIO = 16
+"""What a request takes in memory for each byte of its body, at most: a list of short keys."""
+WAIT_BYTES = 1024
+"""What a wait takes beside its request."""
 
 
 @dataclass(slots=True)
 class _Wait:
+    num_bytes: int
     cancel: Callable[[], None] | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -57,6 +67,7 @@ class Session:
         loop: asyncio.AbstractEventLoop,
         turns: Turns,
         gate: Gate,
+        memory: Budget,
         counters: Counters,
         on_close: Callable[[Session], None],
     ) -> None:
@@ -66,13 +77,15 @@ class Session:
         self._loop = loop
         self._turns = turns
         self._gate = gate
+        self._memory = memory
         self._counters = counters
         self._on_close = on_close
         self._peer: Peer | None = None
         self._version = wire.OLDEST_VERSION  # until a greeting has agreed on another
-        self._input = ReceiveBuffer()
-        self._output = Outbox()
-        self._incoming: tuple[int, Incoming] | None = None  # request id of the payload under way
+        self._input = ReceiveBuffer(memory)
+        self._output = Outbox(memory)
+        self._incoming: tuple[wire.FrameHeader, Incoming] | None = None  # payload under way
+        self._served_bytes = 0  # of `memory`, for the request being served
         self._waits: dict[int, _Wait] = {}
         self._last_wait = 0
         self._reading = self._writing = False
@@ -118,9 +131,11 @@ class Session:
         self._read_off()
         self._write_off()
         for wait in list(self._waits.values()):
-            _cancel(wait)
+            self._cancel(wait)
         self._waits.clear()
         self._incoming = None
+        self._served()
+        self._input.drop()
         self._output.drop()
         if self._peer is not None:
             self._gate.leave(self._peer)
@@ -183,6 +198,7 @@ class Session:
             and self._closing is None
             and self._output.num_bytes < OUTPUT_HIGH
             and self._output.num_items < MAX_REPLY_ITEMS
+            and not (self._output.num_bytes and self._memory.is_full)
         )
 
     def _continue_soon(self) -> None:
@@ -194,12 +210,12 @@ class Session:
     def _advance_input(self) -> bool:
         """Uses what was received: true while that makes progress without the socket."""
         if self._incoming is not None:
-            request_id, incoming = self._incoming
+            header, incoming = self._incoming
             incoming.sink.take(self._input)
             if incoming.sink.remaining:
                 return False
             self._incoming = None
-            self._finish(request_id, incoming)
+            self._finish(header, incoming)
             return True
         if len(self._input) < wire.HEADER.size:
             return False
@@ -216,7 +232,11 @@ class Session:
     def _receive(self) -> bool:
         """Reads once from the socket; false when it surely has no more."""
         sink = self._incoming[1].sink if self._incoming else None
-        target = sink.target() if sink else self._input.room()
+        try:
+            target = sink.target() if sink else self._input.room()
+        except Busy as error:
+            self._refuse_frame(error)
+            return True
         try:
             received = self._sock.recv_into(target)
         except BlockingIOError:
@@ -253,17 +273,35 @@ class Session:
             self._greet(header.request_id, message)
             return
         try:
-            self._act(header.request_id, answer(self._peer, message, header.payload_bytes))
+            if header.body_bytes > SMALL_BODY_BYTES:
+                self._memory.take(DECODED_RATIO * header.body_bytes)
+                self._served_bytes = DECODED_RATIO * header.body_bytes
+            self._act(header, answer(self._peer, message, header.payload_bytes))
         except StoreError as error:
             failure = self._failure(error)
             told = Silence() if isinstance(message, wire.NoteUse) else failure
-            self._act(header.request_id, Incoming(drain(header.payload_bytes), lambda: told))
+            self._act(header, Incoming(drain(header.payload_bytes), lambda: told))
+        if self._incoming is None:
+            self._served()
 
-    def _finish(self, request_id: int, incoming: Incoming) -> None:
+    def _served(self) -> None:
+        self._memory.give_back(self._served_bytes)
+        self._served_bytes = 0
+
+    def _finish(self, header: wire.FrameHeader, incoming: Incoming) -> None:
         try:
-            self._act(request_id, incoming.finish())
+            self._act(header, incoming.finish())
         except StoreError as error:
-            self._reply(request_id, self._failure(error))
+            self._reply(header.request_id, self._failure(error))
+        self._served()
+
+    def _refuse_frame(self, error: Busy) -> None:
+        """The rest of a frame there is no memory for is received and thrown away."""
+        header = wire.decode_header(self._input.peek(wire.HEADER.size))
+        left = wire.HEADER.size + header.body_bytes + header.payload_bytes - len(self._input)
+        self._input.drop()
+        failure = self._failure(error)
+        self._act(header, Incoming(drain(left), lambda: failure))
 
     def _greet(self, request_id: int, message: wire.Request) -> None:
         if not isinstance(message, wire.Hello):
@@ -275,38 +313,47 @@ class Session:
             self._closing = "denied" if isinstance(error, AccessDenied) else "closed"
         else:
             self._version = self._peer.version
-            self._act(request_id, welcome)
+            self._reply(request_id, welcome)
 
-    def _act(self, request_id: int, what: Answer) -> None:
+    def _act(self, header: wire.FrameHeader, what: Answer) -> None:
         if isinstance(what, Incoming):
-            self._incoming = (request_id, what)
+            self._incoming = (header, what)
         elif isinstance(what, Deferred):
-            self._defer(request_id, what)
+            self._defer(header, what)
         elif not isinstance(what, Silence):
-            self._reply(request_id, what)
+            self._reply(header.request_id, what)
 
-    def _defer(self, request_id: int, deferred: Deferred) -> None:
+    def _defer(self, header: wire.FrameHeader, deferred: Deferred) -> None:
         if len(self._waits) >= MAX_WAITS:
             raise Busy(f"{MAX_WAITS} waits are open on this connection, the limit; retry later")
         self._last_wait += 1
         number = self._last_wait  # not the client's id, which may repeat
-        wait = self._waits[number] = _Wait()
+        num_bytes = WAIT_BYTES + DECODED_RATIO * header.body_bytes
+        self._memory.take(num_bytes)
+        wait = self._waits[number] = _Wait(num_bytes)
 
         def respond(reply: wire.Reply | Outgoing) -> None:
             if self._waits.pop(number, None) is not None:
-                _cancel(wait)
+                self._cancel(wait)
                 if isinstance(reply, wire.Failure):
                     self._counters.failures[reply.code] += 1
-                self._reply(request_id, reply)
+                self._reply(header.request_id, reply)
 
         try:
             cancel = deferred.start(respond)
         except StoreError:
-            del self._waits[number]
+            self._cancel(self._waits.pop(number))
             raise
         if number in self._waits:
             wait.cancel = cancel
             wait.timer = self._loop.call_later(deferred.timeout_s, respond, deferred.expired)
+
+    def _cancel(self, wait: _Wait) -> None:
+        self._memory.give_back(wait.num_bytes)
+        if wait.timer is not None:
+            wait.timer.cancel()
+        if wait.cancel is not None:
+            wait.cancel()
 
     def _failure(self, error: StoreError) -> wire.Failure:
         self._counters.failures[error.code] += 1
@@ -388,10 +435,3 @@ class Session:
 
     def __str__(self) -> str:
         return str(self._peer.client) if self._peer else f"pid {self._visitor.pid}"
-
-
-def _cancel(wait: _Wait) -> None:
-    if wait.timer is not None:
-        wait.timer.cancel()
-    if wait.cancel is not None:
-        wait.cancel()

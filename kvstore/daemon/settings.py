@@ -139,6 +139,14 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     max_clients: Annotated[int, Meta(ge=1, le=65536, description="Connections served at once")] = (
         1024
     )
+    connection_memory: Annotated[
+        Size,
+        Meta(
+            ge=1 << 20,
+            description="Memory for requests and replies under way of all connections together; "
+            "a request beyond it is answered busy",
+        ),
+    ] = Size(256 << 20)
     stall_seconds: Annotated[
         float,
         Meta(

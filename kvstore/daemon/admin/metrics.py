@@ -46,6 +46,10 @@ _GAUGES = {
     "namespaces": ("namespaces", "Namespaces opened"),
     "hbm_blocks": ("hbm_blocks", "Blocks that engines say they hold"),
     "connections": ("connections", "Open connections"),
+    "connection_bytes": (
+        "connection_bytes",
+        "Memory of the daemon's own for requests and replies under way",
+    ),
     "client_processes": ("client_processes", "Client processes attached"),
     "event_streams": ("event_streams", "Readers of KV events"),
     "draining": ("draining", "1 while no writes are taken"),

@@ -25,6 +25,8 @@ class StoreReport(Stats, frozen=True, kw_only=True):
     """The store's stats and the daemon's own; counters grow from the start of the process."""
 
     connections: int
+    draining: bool
+    connection_bytes: int  # memory of the daemon's own for requests and replies under way
     client_processes: int
     event_streams: int
     connections_total: int
@@ -33,7 +35,6 @@ class StoreReport(Stats, frozen=True, kw_only=True):
     closed: dict[str, int]  # connections, by reason
     refused: dict[str, int]  # connections, by reason
     internal_errors: int
-    draining: bool
     transports: dict[str, TransportStats]  # between this node's DRAM and disk or other nodes
     peers: PeerReport | None  # None: this daemon looks for none
     nvme: NvmeStats | None  # what only this tier knows; None: there is none
@@ -48,12 +49,15 @@ def make_report(
     event_streams: int,
     transfers: TransportCounters,
     draining: bool = False,
+    connection_bytes: int = 0,
     peers: PeerReport | None = None,
     nvme: NvmeStats | None = None,
 ) -> StoreReport:
     return StoreReport(
         **msgspec.structs.asdict(stats),
         connections=connections,
+        draining=draining,
+        connection_bytes=connection_bytes,
         client_processes=client_processes,
         event_streams=event_streams,
         connections_total=counters.connections,
@@ -62,7 +66,6 @@ def make_report(
         closed=dict(counters.closed),
         refused=dict(counters.refused),
         internal_errors=counters.internal_errors,
-        draining=draining,
         transports={
             name: TransportStats(**dataclasses.asdict(each))
             for name, each in (("tcp", transfers), ("file", counters.disk))

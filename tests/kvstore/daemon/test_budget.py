@@ -30,7 +30,7 @@ def store() -> Iterator[Store]:
 def test_copies_on_their_way_are_bounded(store: Store) -> None:
     client = Instance.new("client")
     store.connect(1, client)
-    peer = Peer(store, 1, client, False, bytes, float, Budget(2 * SIZE))
+    peer = Peer(store, 1, client, False, bytes, float, Budget(2 * SIZE, "copies of extents"))
     (got,) = store.reserve(1, [string_entry_id("a")], [SIZE], now=0.0)
     store.commit(1, [got.slot], [got.generation], [7], 0.0)
     read = wire.Read([got.slot, got.slot], [got.generation, got.generation + 1], [0, 0])
@@ -46,7 +46,7 @@ def test_copies_on_their_way_are_bounded(store: Store) -> None:
 
 
 def test_one_piece_may_be_larger_than_all() -> None:
-    budget = Budget(10)
+    budget = Budget(10, "tests")
     budget.take(100)
     with pytest.raises(Busy):
         budget.take(1)

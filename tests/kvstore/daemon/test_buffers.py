@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from moontide.kvstore.daemon.budget import Budget
 from moontide.kvstore.daemon.buffers import (
     INITIAL_BYTES,
     LARGEST_BYTES,
@@ -13,6 +14,8 @@ from moontide.kvstore.daemon.buffers import (
     drain,
 )
 from moontide.kvstore.errors import InvalidRequest
+
+LIMIT = 64 << 20
 
 
 class Entries:
@@ -38,7 +41,7 @@ def receive(buffer: ReceiveBuffer, data: bytes) -> None:
 
 def test_bytes_come_out_as_they_went_in_whatever_the_pieces() -> None:
     rng = random.Random(7)
-    buffer, expected, got = ReceiveBuffer(), bytearray(), bytearray()
+    buffer, expected, got = ReceiveBuffer(Budget(LIMIT, "tests")), bytearray(), bytearray()
     for _ in range(300):
         piece = rng.randbytes(rng.randrange(1, 3 * INITIAL_BYTES // 2))
         receive(buffer, piece)
@@ -54,7 +57,7 @@ def test_bytes_come_out_as_they_went_in_whatever_the_pieces() -> None:
 
 
 def test_a_buffer_grows_only_by_what_arrived_and_shrinks_when_empty() -> None:
-    buffer = ReceiveBuffer()
+    buffer = ReceiveBuffer(Budget(LIMIT, "tests"))
     receive(buffer, bytes(INITIAL_BYTES + 1))
     assert len(buffer.room()) <= 2 * INITIAL_BYTES
     buffer.consume(len(buffer))
@@ -66,7 +69,7 @@ def test_payload_goes_to_its_pieces_in_order_and_refused_ones_are_dropped() -> N
     sink = PayloadSink(
         entries, [Piece(1, 1, 0, 4), Piece(-1, 0, 0, 3), Piece(9, 9, 0, 0), Piece(2, 1, 5, 5)]
     )
-    buffer = ReceiveBuffer()
+    buffer = ReceiveBuffer(Budget(LIMIT, "tests"))
     receive(buffer, b"aaaaXXXbbbbb+next")
     sink.take(buffer)
     assert sink.remaining == 0

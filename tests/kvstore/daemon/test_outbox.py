@@ -8,7 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from moontide.kvstore.daemon.budget import Budget
 from moontide.kvstore.daemon.outbox import MAX_BUFFERS, Outbox
+
+LIMIT = 64 << 20
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_replies_are_coalesced_into_one_send(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    outbox = Outbox()
+    outbox = Outbox(Budget(LIMIT, "tests"))
     for index in range(10):
         outbox.put(f"head{index}".encode(), [memoryview(b"value")])
     expected = outbox.num_bytes
@@ -36,7 +39,7 @@ def test_replies_are_coalesced_into_one_send(
 def test_release_runs_once_when_the_last_byte_left_and_not_before(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    outbox, released = Outbox(), []
+    outbox, released = Outbox(Budget(LIMIT, "tests")), []
     value = os.urandom(4 << 20)
     outbox.put(b"head", [memoryview(value)], on_sent=lambda: released.append(1))
     received = bytearray()
@@ -54,7 +57,7 @@ def test_release_runs_once_when_the_last_byte_left_and_not_before(
 
 
 def test_dropping_releases_everything_still_queued() -> None:
-    outbox, released = Outbox(), []
+    outbox, released = Outbox(Budget(LIMIT, "tests")), []
     for index in range(3):
         outbox.put(b"head", on_sent=lambda index=index: released.append(index))
     outbox.drop()
@@ -66,7 +69,7 @@ def test_descriptors_travel_with_the_first_byte_of_their_reply(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     read_end, write_end = os.pipe()
-    outbox = Outbox()
+    outbox = Outbox(Budget(LIMIT, "tests"))
     outbox.put(b"before")
     outbox.put(b"with", descriptors=(read_end,))
     outbox.put(b"after")
@@ -84,7 +87,7 @@ def test_descriptors_travel_with_the_first_byte_of_their_reply(
 def test_more_buffers_than_one_call_takes_all_arrive(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    outbox = Outbox()
+    outbox = Outbox(Budget(LIMIT, "tests"))
     outbox.put(b"", [memoryview(b"x")] * (3 * MAX_BUFFERS))
     while outbox:
         outbox.send(pair[0])
