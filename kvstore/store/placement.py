@@ -10,21 +10,18 @@ from __future__ import annotations
 import math
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
-
-from ..slots import HEAD, LENGTH, OFFSET, PLACE, SlotState
-from .allocator import occupied_bytes, occupied_bytes_of
+from ..slots import HEAD, PLACE
+from .allocator import occupied_bytes
 from .catalog import FLUSHED, Catalog
-from .entries import TICKS_PER_SECOND, Entries
-from .eviction import OUT
+from .entries import Entries
 from .pool import Arena, Holder, Pool, PoolSegment
 from .slot_table import NO_SLOT
 from .types import Revocation
-from .window import Extents, cheapest_window
+from .window import Windows
 
 SURVEY_SECONDS = 1.0
 """How old the picture of other writers' segments may be."""
@@ -38,8 +35,6 @@ MAX_SCATTERED_VICTIMS = 32
 MAX_VICTIMS = 1 << 17
 """Most entries evicted for one request, a fraction of a second's work. One that needs more is
 refused and finds less in its way when it is tried again."""
-LEAST_WINDOW_BYTES = 1 << 20
-"""A window makes room for the next requests too."""
 
 Place = tuple[int, int]
 """(segment index, offset)"""
@@ -52,6 +47,7 @@ class Placement:
         self._entries = entries
         self._catalog: Catalog = entries.catalog
         self._pool: Pool = entries.pool
+        self._windows = Windows(entries.catalog, entries.pool)
         self._survey: list[tuple[float, int]] = []  # (mean touched tick, segment), coldest first
         self._surveyed_at = -math.inf
         self._asked: dict[
@@ -74,18 +70,23 @@ class Placement:
 
     def free_slot(self) -> bool:
         """Evicts the coldest entry of all, for its slot. False when none can go."""
-        arenas = [self._pool.daemon, *self._pool.arenas.values()]
-        victims = [slot for slot in map(self._victim, arenas) if slot]
-        if victims:
-            self._entries.evict([min(victims, key=self._catalog.touched.__getitem__)])
+        victims = [(arena, victim) for arena in self._arenas() if (victim := self._victim(arena))]
+        if len(victims) > 1:
+            victims.sort(key=lambda place: place[0].policy.worth(np.array([place[1]]))[0])
+        self._entries.evict([victim for _, victim in victims[:1]])
         return bool(victims)
 
     def free_slots(self, count: int) -> int:
         """Evicts the coldest entries of all, for their slots, at most `count`. How many went."""
-        arenas = [self._pool.daemon, *self._pool.arenas.values()]
-        orders = [islice(arena.policy, count) for arena in arenas]
-        coldest = merge(*orders, key=self._catalog.touched.__getitem__)
-        victims = [slot for slot in islice(coldest, count) if not self._catalog.is_guarded(slot)]
+        orders = []
+        for arena in self._arenas():
+            slots = list(islice(arena.policy, count))
+            worth = arena.policy.worth(np.array(slots, np.int64))
+            orders.append(zip(worth.tolist(), slots, strict=True))
+        coldest = merge(*orders, key=itemgetter(0))
+        victims = [
+            slot for _, slot in islice(coldest, count) if not self._catalog.is_guarded(slot)
+        ]
         self._entries.evict(victims)
         return len(victims)
 
@@ -140,7 +141,7 @@ class Placement:
 
     def _empty(self, segment: PoolSegment) -> bool:
         """Evicts all of a segment, if nothing in it is held."""
-        extents = self._extents(segment, 0)
+        extents = self._windows.extents(segment)
         if extents.held.any():
             return False
         self._entries.evict(extents.slots[:MAX_VICTIMS].tolist())
@@ -157,7 +158,7 @@ class Placement:
         segments = (rows[live, PLACE] >> 32).astype(np.int64)
         touched = np.frombuffer(self._catalog.touched, np.uint32)[live]
         entries = np.bincount(segments, minlength=count)
-        held = np.bincount(segments, weights=self._held(rows, live), minlength=count)
+        held = np.bincount(segments, weights=self._windows.held(live), minlength=count)
         sums = np.bincount(segments, weights=touched, minlength=count)
         means = np.where(entries > 0, sums / np.maximum(entries, 1), -1.0)
         self._survey = sorted(
@@ -167,6 +168,9 @@ class Placement:
         )
         self._surveyed_at = now
         return self._survey
+
+    def _arenas(self) -> list[Arena]:
+        return [self._pool.daemon, *self._pool.arenas.values()]
 
     # -- single entries -----------------------------------------------------------------
 
@@ -208,13 +212,17 @@ class Placement:
         return next((slot for slot in looked_at if not self._catalog.is_guarded(slot)), NO_SLOT)
 
     def _evict_coldest(self, arena: Arena, num_bytes: int) -> Place | None:
-        """Evicts no more bytes than are asked for: scattered victims may never make a fit."""
-        missing = occupied_bytes(num_bytes)
+        """Evicts no more bytes than are asked for, unless one victim makes room alone: scattered
+        ones may never make a fit, and surely not a few that are much smaller."""
+        wanted = missing = occupied_bytes(num_bytes)
         for _ in range(MAX_SCATTERED_VICTIMS):
             victim = self._victim(arena)
-            if victim == NO_SLOT or missing <= 0:
+            if victim == NO_SLOT:
                 return None
-            missing -= self._entries.occupied(victim)
+            taken = self._entries.occupied(victim)
+            if taken < wanted and not missing >= taken >= wanted // MAX_SCATTERED_VICTIMS:
+                return None
+            missing -= taken
             segment = self._pool.segments[self._entries.segment_of(victim)]
             self._entries.evict([victim])
             place = self._place_in(arena, segment, num_bytes)
@@ -236,53 +244,11 @@ class Placement:
         refused_arena, refused_at, refused_bytes = self._refused
         if refused_arena is arena and refused_at == now and num_bytes >= refused_bytes:
             return None
-        first = arena.policy.coldest()
-        order = sorted(
-            arena.segments,
-            key=lambda segment: bool(first) and segment.index != self._entries.segment_of(first),
-        )
-        for segment in order:
-            if not segment.asked and self._clear_window(
-                segment, num_bytes, self._entries.tick(now)
-            ):
+        found = self._windows.cheapest(arena, num_bytes)
+        if found is not None:
+            segment, window = found
+            self._entries.evict(window.slots[:MAX_VICTIMS])
+            if len(window.slots) <= MAX_VICTIMS:
                 return self._place_in(arena, segment, num_bytes)
         self._refused = (arena, now, num_bytes)
         return None
-
-    def _clear_window(self, segment: PoolSegment, num_bytes: int, tick: int) -> bool:
-        extents = self._extents(segment, tick)
-        alignment = PAGE_BYTES if num_bytes >= PAGE_BYTES else CACHE_LINE_BYTES
-        least = occupied_bytes(num_bytes)
-        ample = max(least, min(LEAST_WINDOW_BYTES, segment.memory.num_bytes // 64))
-        for size in sorted({ample, least}, reverse=True):
-            window = cheapest_window(extents, segment.memory.num_bytes, size, alignment)
-            if window is not None:
-                self._entries.evict(window[:MAX_VICTIMS])
-                return len(window) <= MAX_VICTIMS
-        return False
-
-    def _extents(self, segment: PoolSegment, tick: int) -> Extents:
-        """Value of an entry: its bytes over the time since its last use."""
-        rows = self._catalog.table.rows()
-        live = np.flatnonzero((rows[:, HEAD] & 0xFF != 0) & (rows[:, PLACE] >> 32 == segment.index))
-        live = live[np.argsort(rows[live, OFFSET], kind="stable")]
-        starts = rows[live, OFFSET].astype(np.int64)
-        taken = occupied_bytes_of(rows[live, LENGTH].astype(np.int64))
-        touched = np.frombuffer(self._catalog.touched, np.uint32)[live].astype(np.float64)
-        idle_seconds = np.maximum(tick - touched, 0.0) / TICKS_PER_SECOND
-        return Extents(
-            live, starts, starts + taken, taken / (1.0 + idle_seconds), self._held(rows, live)
-        )
-
-    def _held(self, rows: NDArray[np.uint64], live: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Pinned, guarded, not committed, or in no queue yet since a colder tier has to have it
-        first."""
-        pins = np.frombuffer(self._catalog.pins, np.uint32)[live]
-        queues = np.frombuffer(self._catalog.links.queue, np.uint8)[live]
-        held: NDArray[np.bool_] = (
-            (pins > 0) | (queues == OUT) | (rows[live, HEAD] & 0xFF != SlotState.COMMITTED)
-        )
-        if self._catalog.guarded:
-            editions = np.frombuffer(self._catalog.namespaces, np.uint16)[live]
-            held |= np.isin(editions, list(self._catalog.guarded))
-        return held

@@ -119,8 +119,8 @@ class QueuePolicy:
 
     def worth(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
         weights = self._weights[np.frombuffer(self._queue, np.uint8)[slots]]
-        worth: NDArray[np.float64] = weights / (1.0 + self._links.idle_many(slots))
-        return worth
+        idle = self._links.idle_many(slots)
+        return np.where(weights == SOFT_WORTH, weights, weights / (1.0 + idle))
 
     def clear(self) -> None:
         for queue in self._queues:

@@ -1,60 +1,20 @@
-"""Who goes first in a store: ends of chains, windows, soft pins. The policies' own order:
-tests/conformance/test_eviction_policies.py."""
+"""Who goes first in a store: ends of chains, soft pins. Windows: test_windows.py. The policies' own
+order: tests/conformance/test_eviction_policies.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from moontide.kvstore.keys import BlockKey
 from moontide.kvstore.store.placement import MAX_SCATTERED_VICTIMS
-from moontide.kvstore.store.window import Extents, cheapest_window
 from moontide.kvstore.types import ReserveStatus
 
 from .conftest import LAYOUT, SEGMENT_BYTES, MakeNode, Node, entry_of, namespace_named
 
 HALF = SEGMENT_BYTES // 2
 Chain = Callable[..., list[BlockKey]]
-
-
-def window(
-    free_from: int, spans: list[tuple[int, int, float, bool]], want: int
-) -> list[int] | None:
-    starts, stops, values, held = zip(*spans, strict=True)
-    extents = Extents(
-        np.arange(10, 10 + len(spans)),
-        np.array(starts),
-        np.array(stops),
-        np.array(values, float),
-        np.array(held),
-    )
-    return cheapest_window(extents, free_from, want, 64)
-
-
-def test_window_is_the_cheapest_run_that_makes_room() -> None:
-    spans = [(0, 64, 9.0, False), (64, 128, 1.0, False), (192, 256, 2.0, False)]
-    assert window(256, spans, 64) == [11]
-    assert window(256, spans, 128) == [11]  # with the hole behind it
-    assert window(256, spans, 192) == [11, 12]
-    assert window(256, spans, 256) == [10, 11, 12]
-    assert window(256, spans, 320) is None
-
-
-def test_window_never_crosses_what_is_held() -> None:
-    spans = [(0, 64, 1.0, False), (64, 128, 1.0, True), (128, 192, 5.0, False)]
-    assert window(192, spans, 64) == [10]
-    assert window(192, spans, 128) is None
-    assert window(320, spans, 128) == [12]
-
-
-def test_window_starts_aligned() -> None:
-    spans = [(32, 64, 1.0, False), (64, 128, 5.0, False)]
-    assert window(192, spans, 64) == [10]
-    assert window(192, [(0, 32, 9.0, False), (32, 64, 1.0, False), (64, 192, 1.0, False)], 64) == [
-        12
-    ]
 
 
 def test_eviction_makes_room_for_the_newest(node: Node) -> None:
