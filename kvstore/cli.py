@@ -9,16 +9,23 @@ from typing import Any
 
 import click
 
+_COMMANDS = "moontide.commands"
+_BENCHES = "moontide.benches"
 _SUMMARIES = {
-    "admin": "Ask a store daemon: stats, blocks, evict, clear, audit …",
-    "bench": "Measure this machine against its limits",
-    "conductor": "OpenAI-compatible front end that routes by prefix hit",
-    "demo": "Start everything, send real prompts, print a table",
-    "doctor": "What this machine has, beside what a store needs",
-    "serve": "TTFT cold, cached, and the price of storing",
-    "store": "The store daemon, one a node",
-    "up": "Run a whole cluster on this machine until Ctrl-C",
-    "worker": "The built-in engine: prefill, decode or both",
+    _COMMANDS: {
+        "admin": "Ask a store daemon: stats, blocks, evict, clear, audit …",
+        "bench": "Measure this machine against its limits",
+        "conductor": "OpenAI-compatible front end that routes by prefix hit",
+        "demo": "Start everything, send real prompts, print a table",
+        "doctor": "What this machine has, beside what a store needs",
+        "store": "The store daemon, one a node",
+        "up": "Run a whole cluster on this machine until Ctrl-C",
+        "worker": "The built-in engine: prefill, decode or both",
+    },
+    _BENCHES: {
+        "serve": "TTFT cold, cached, and the price of storing",
+        "store": "Calls, memory and disk beside Mooncake, Redis, LMCache and the limits",
+    },
 }
 
 
@@ -48,14 +55,15 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, _SUMMARIES.get(name, "")) for name in self.list_commands(ctx)]
+        summaries = _SUMMARIES.get(self._entry_points, {})
+        rows = [(name, summaries.get(name, "")) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
 
 @click.group(
     cls=LazyGroup,
-    entry_points="moontide.commands",
+    entry_points=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="moontide")
@@ -63,7 +71,7 @@ def main() -> None:
     """Moontide: a KVCache-centric tiered cache store for LLM serving."""
 
 
-@click.group(cls=LazyGroup, entry_points="moontide.benches")
+@click.group(cls=LazyGroup, entry_points=_BENCHES)
 def bench() -> None:
     """Interleaved measurements in one run, with medians and spread; --json FILE for scripts."""
 
