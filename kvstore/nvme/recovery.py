@@ -62,6 +62,7 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
         raise
     try:
         regions.scan(index.tier())
+        regions.try_io()
         if index.tier() is None:
             index.belong(regions.tier)
         index.check_readers()

@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from moontide.transfer import FileAccess, aligned_buffer
+from moontide.transfer.types import PAGE_BYTES
+
 from ..errors import Corrupt
 from .identity import IDENTITY_FILE, Identity
 from .log_format import UnknownVersion
@@ -43,6 +46,7 @@ class Regions:
         self.foreign: list[str] = []
         self.set_aside_names: list[str] = []
         self._set_aside_bytes = 0
+        self._can_direct = True
         self._next_id = 1
 
     def scan(self, tier: bytes | None) -> None:
@@ -171,7 +175,28 @@ class Regions:
         return max(over, wanted - room)
 
     def is_direct(self) -> bool:
-        return all(region.file.is_direct for region in list(self.live.values()))
+        """Whether nothing has gone through the page cache for want of direct I/O."""
+        return self._can_direct and all(
+            region.file.is_direct for region in list(self.live.values())
+        )
+
+    def try_io(self) -> None:
+        """Writes and reads a page as later ones will be, to know before anything depends on it
+        whether the file system takes direct I/O."""
+        path = self._directory / f"region-{0:08x}.log{DRAFT_SUFFIX}"
+        file = self._storage.open_file(path, FileAccess.CREATE)
+        page = aligned_buffer(PAGE_BYTES)
+        try:
+            file.write_from([page], 0)
+            file.read_into([page], 0)
+        except DISK_ERRORS as error:  # a full disk: regions will tell
+            _log.warning("nvme_trial_failed path=%s reason=%s", path, error)
+        finally:
+            self._can_direct = file.is_direct
+            file.close()
+            self._storage.unlink(path)
+        if not self._can_direct:
+            _log.warning("nvme_no_direct_io directory=%s using=page cache", self._directory)
 
     def close(self) -> None:
         for region in self.live.values():

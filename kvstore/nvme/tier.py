@@ -281,7 +281,7 @@ class NvmeTier:
             disk_errors=writes.disk_errors + reads.disk_errors + calls.disk_errors,
             refused_writes=calls.refused_writes,
             failed_writes=writes.failed_writes,
-            is_direct=self._regions.is_direct(),
+            io="posix-direct" if self._regions.is_direct() else "posix-buffered",
             index_rebuilt=self._rebuilt,
             foreign_files=tuple(self._regions.foreign),
             set_aside_files=tuple(self._regions.set_aside_names),

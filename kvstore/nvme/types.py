@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -25,8 +25,8 @@ ReadDone = Callable[[Sequence[bool]], None]
 class NvmeWrite:
     """One entry to store. `namespace` is a digest in hex, "" for string entries. `extents` are
     contiguous and stay unchanged until `done`; `checksums` are the xxh3-64 of each, 0 where nobody
-    has summed them yet: that is done here. `element_bytes` is the size of the numbers in them (2 for
-    16-bit floats, 1 for bytes): it steers compression. Raises InvalidRequest."""
+    has summed them yet: that is done here. `element_bytes` is the size of the numbers in them (2
+    for 16-bit floats, 1 for bytes): it steers compression. Raises InvalidRequest."""
 
     entry: bytes
     namespace: str
@@ -96,7 +96,7 @@ class NvmeStats(msgspec.Struct, frozen=True, kw_only=True):
     disk_errors: int
     refused_writes: int  # queue full, entry too large
     failed_writes: int
-    is_direct: bool  # past the page cache
+    io: Literal["posix-direct", "posix-buffered"]  # past the page cache or through it; no io_uring
     index_rebuilt: bool  # from the regions, when the tier was opened
     foreign_files: tuple[str, ...]  # left alone
     set_aside_files: tuple[str, ...]  # of an unknown format version
