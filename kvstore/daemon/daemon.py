@@ -80,6 +80,8 @@ class StoreDaemon:
             node = settings.node_id or socket.gethostname()
             self._store = Store(_pool_settings(settings), Instance.new(node), now=time.monotonic())
             stack.callback(self._store.close)
+            self._set_admission(settings)
+            self._limit_tenants(settings)
             self._peers = self._make_peers(stack)
             self._held = stack.pop_all()
 
@@ -220,7 +222,12 @@ class StoreDaemon:
         server = self._server
         settings = LiveSettings(
             self._settings,
-            {"stall_seconds": lambda changed: server.set_stall_seconds(changed.stall_seconds)},
+            {
+                "admission": self._set_admission,
+                "stall_seconds": lambda changed: server.set_stall_seconds(changed.stall_seconds),
+                "tenant_cap": self._limit_tenants,
+                "tenant_share": self._limit_tenants,
+            },
         )
         operated = Operated(
             store=self._store,
@@ -239,6 +246,12 @@ class StoreDaemon:
             limits=Limits(shutdown_seconds=ADMIN_SHUTDOWN_SECONDS),
         )
         return await HttpServer.start(app, self._admin)
+
+    def _set_admission(self, settings: StoreSettings) -> None:
+        self._store.set_admission(settings.admission.rules)
+
+    def _limit_tenants(self, settings: StoreSettings) -> None:
+        self._store.limit_tenants(settings.tenant_cap.sizes, settings.tenant_share.sizes)
 
     def _report(self) -> StoreReport:
         stats = self._store.stats(time.monotonic())

@@ -13,6 +13,7 @@ from ..errors import InvalidRequest
 from ..nvme import NvmeSettings, region_bytes_for
 from ..service import HostPort, Size
 from ..store import EvictionName
+from .by_digest import AdmissionSetting, TenantSizes
 
 Transport = Literal["shm", "tcp", "rdma"]
 DEFAULT_SEGMENT_BYTES = 64 << 20
@@ -136,6 +137,28 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     inline: Annotated[
         Size, Meta(le=4 << 20, description="Puts up to this size go through the socket")
     ] = Size(64 << 10)
+    admission: Annotated[
+        AdmissionSetting,
+        Meta(
+            description="Which blocks are stored when engines offer them: all, second-use (those "
+            "offered before) or depth:N (the first N of a prompt; deeper ones on second use), then "
+            "NAMESPACE=RULE for single namespaces (digest, hex)"
+        ),
+    ] = AdmissionSetting.parse("all")
+    tenant_cap: Annotated[
+        TenantSizes,
+        Meta(
+            description="Most DRAM that blocks of one tenant (salt) occupy: beyond it, its own "
+            "coldest go first; none: no limit; then TENANT=SIZE for single ones (digest, hex)"
+        ),
+    ] = TenantSizes.parse("none")
+    tenant_share: Annotated[
+        TenantSizes,
+        Meta(
+            description="DRAM that blocks of one tenant keep however much others write; all shares "
+            "together should leave some of the tier free. none: nothing; then TENANT=SIZE"
+        ),
+    ] = TenantSizes.parse("none")
     max_clients: Annotated[int, Meta(ge=1, le=65536, description="Connections served at once")] = (
         1024
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ...store import MAX_TTL_SECONDS, EntryInfo, Evicted
+from ...store import MAX_TTL_SECONDS, EntryInfo, Evicted, TenantUsage
 
 TierName = Literal["dram", "nvme"]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -133,6 +133,12 @@ class DrainAnswer(Struct, frozen=True):
     draining: bool
     flushed: bool
     in_flight: int
+
+
+class TenantsAnswer(Struct, frozen=True):
+    """At most 1000. A tenant is shown as a digest of its salt, never the salt."""
+
+    tenants: list[TenantUsage]
 
 
 class ConfigRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -57,6 +57,7 @@ _GAUGES = {
 }
 _COUNTERS = {
     "refused_puts": ("refused_puts", "Writes refused for lack of room"),
+    "not_admitted": ("unadmitted_entries", "Offered blocks that store admission turned away"),
     "double_releases": ("double_releases", "Releases of pins not held"),
     "stale_notices": ("stale_notices", "Notices about unknown or finished writes"),
     "events_seq": ("kv_events", "KV events published"),

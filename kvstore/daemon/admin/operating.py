@@ -13,7 +13,7 @@ from ...service import AnyRoute, Call, Plain, Route, ServerEvent, send_events
 from ...store import AuditReport, Store
 from ..drain import Drain
 from ..live_settings import LiveSettings
-from .bodies import ConfigAnswer, ConfigRequest, DrainAnswer
+from .bodies import ConfigAnswer, ConfigRequest, DrainAnswer, TenantsAnswer
 from .event_stream import kv_events
 from .report import StoreReport
 
@@ -43,6 +43,13 @@ class OperatingRoutes:
                 handler=self._stats,
                 summary="Sizes and counters",
                 response=StoreReport,
+            ),
+            Route(
+                method="GET",
+                path="/v1/tenants",
+                handler=self._tenants,
+                summary="What the blocks of each tenant hold, the largest first",
+                response=TenantsAnswer,
             ),
             Route(
                 method="POST",
@@ -91,6 +98,9 @@ class OperatingRoutes:
 
     async def _stats(self, call: Plain) -> StoreReport:
         return self._report()
+
+    async def _tenants(self, call: Plain) -> TenantsAnswer:
+        return TenantsAnswer(self._store.tenants())
 
     async def _audit(self, call: Plain) -> AuditReport:
         return self._store.audit()

@@ -19,6 +19,7 @@ for _command in (
     looking.blocks,
     looking.explain,
     looking.pins,
+    looking.tenants,
     looking.cluster,
     looking.audit,
     steering.evict,

@@ -6,7 +6,7 @@ import click
 
 from ...store import AuditReport, EntryPage, Explanation
 from ..admin import StoreReport
-from ..admin.bodies import PinsAnswer
+from ..admin.bodies import PinsAnswer, TenantsAnswer
 from ..admin_client import AdminClient
 from .frame import TIER, connected, print_json, print_tables, size, table
 
@@ -125,6 +125,21 @@ def pins(client: AdminClient, as_json: bool) -> int:
         rows.add_row(
             pin.pin, str(pin.entries), size(pin.num_bytes), f"{pin.seconds_left:.0f}", pin.keys[0]
         )
+    return print_tables(rows)
+
+
+@click.command()
+@connected
+def tenants(client: AdminClient, as_json: bool) -> int:
+    """What the blocks of each tenant hold, the largest first."""
+    answer = client.get("/v1/tenants", {}, TenantsAnswer)
+    if as_json:
+        return print_json(answer)
+    rows = table("tenant", "entries", "DRAM", "cap", "share", "namespaces")
+    for usage in answer.tenants:
+        sizes = (usage.dram_bytes, usage.cap_bytes, usage.share_bytes)
+        shown = ["none" if each is None else size(each) for each in sizes]
+        rows.add_row(usage.tenant, str(usage.entries), *shown, str(len(usage.namespaces)))
     return print_tables(rows)
 
 

@@ -28,6 +28,7 @@ ROUTES = [
     ("POST", "/v1/evict"),
     ("POST", "/v1/clear"),
     ("POST", "/v1/audit"),
+    ("GET", "/v1/tenants"),
     ("POST", "/v1/floor"),
     ("POST", "/v1/pin"),
     ("GET", "/v1/pins"),
