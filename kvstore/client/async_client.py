@@ -14,6 +14,7 @@ from ..layout import Shard
 from ..types import IfExists, Instance, PutResult
 from .blocks.async_store import AsyncBlockStore
 from .deadline import Deadline, check_timeout
+from .prefetching import PrefetchTier
 from .store_client import Key, StoreClient, connect
 from .view import View
 
@@ -129,6 +130,11 @@ class AsyncClient:
 
     async def clear(self, *, timeout_s: float | None = None) -> int:
         return await self._call(timeout_s, self._client.clear)
+
+    async def prefetch(
+        self, keys: Sequence[Key], *, tier: PrefetchTier = "dram", timeout_s: float | None = None
+    ) -> int:
+        return await self._call(timeout_s, self._client.prefetch, keys, tier=tier)
 
     async def stats(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         return await self._call(timeout_s, self._client.stats)

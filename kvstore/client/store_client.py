@@ -30,6 +30,7 @@ from .connections.link import Link
 from .connections.writes import RunningWrites
 from .counters import ClientCounters
 from .deadline import Deadline, check_timeout
+from .prefetching import PrefetchTier, check_tier, prefetch_entries
 from .reading import AS_BYTES, IntoBuffers, Reader
 from .view import Pin, Pins, View
 from .writing import Writer, put_options
@@ -230,6 +231,15 @@ class StoreClient:
         """Bytes of the entry; None: a miss."""
         (located,), _ = self._reader.locate([string_entry_id(key)], self._begin(timeout_s))
         return located.length if located else None
+
+    def prefetch(
+        self, keys: Sequence[Key], *, tier: PrefetchTier = "dram", timeout_s: float | None = None
+    ) -> int:
+        """Begins to bring entries from disk and other nodes to DRAM while a request queues; how
+        many are there or on their way. Pins nothing. What has not come within `timeout_s` may be
+        given up."""
+        check_tier(tier)
+        return prefetch_entries(self._link, _entries(keys), self._begin(timeout_s))
 
     def stats(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         """The body of the daemon's `GET /v1/stats`."""

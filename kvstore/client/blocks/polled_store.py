@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ... import wire
 from ...keys import BlockKey, Extra, Namespace, TokenIds, block_keys
 from ..deadline import Deadline, check_timeout
+from ..prefetching import PrefetchTier, check_tier, prefetch_blocks
 from .block_jobs import BlockJobs
 from .types import JobId, JobResult, JobStatus, StoreHandle, Ticket
 
@@ -45,6 +46,21 @@ class PolledBlockStore:
         on disk or other nodes counts as soon as it is on its way here."""
         make = self.jobs.lookup(self.keys(token_ids, extra=extra), pin_s, pending=False)
         return self.jobs.desk.submit(make(check_timeout(deadline_s), self.jobs.desk.deliver))
+
+    def prefetch(
+        self,
+        token_ids: TokenIds,
+        *,
+        extra: Extra = (),
+        tier: PrefetchTier = "dram",
+        timeout_s: float | None = None,
+    ) -> None:
+        """Begins to bring the prompt's blocks from disk and other nodes to DRAM while its request
+        queues. Returns at once; pins nothing. What has not been found within `timeout_s` is given
+        up."""
+        check_tier(tier)
+        keys, limit = self.keys(token_ids, extra=extra), self.limit(timeout_s)
+        prefetch_blocks(self.jobs.desk, keys, self.coverage.packed, limit.remaining())
 
     def submit_fetch(
         self,

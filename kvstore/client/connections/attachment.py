@@ -54,6 +54,7 @@ class Attachment:
         self, welcome: wire.Welcome, slot_table: Mapping | None, hooks: AttachmentHooks
     ) -> None:
         self.instance = welcome.instance
+        self.version = welcome.version
         self.takes_notes = welcome.version >= 2 and welcome.run_bytes > 0
         self.inline_bytes = welcome.inline_bytes
         self.max_entry_bytes = welcome.max_entry_bytes

@@ -54,7 +54,7 @@ class PeerConnection:
         self._writer = writer
         self._pending: dict[int, asyncio.Future[wire.Reply]] = {}
         self._last_request = 0
-        self._version = wire.OLDEST_VERSION  # until the greeting has agreed on another
+        self.version = wire.OLDEST_VERSION  # until the greeting has agreed on another
 
     @classmethod
     async def open(cls, record: StoreRecord, identity: LinkIdentity) -> PeerConnection:
@@ -96,7 +96,7 @@ class PeerConnection:
                 f"{self._record.data_address} is instance {welcome.instance} now, "
                 f"not {self._record.instance}"
             )
-        self._version = welcome.version
+        self.version = welcome.version
 
     async def run(self) -> None:
         """Takes replies until the connection ends, which it raises (OSError, EOFError,
@@ -153,7 +153,7 @@ class PeerConnection:
         return header.request_id, wire.decode_reply(body)
 
     def _write(self, message: wire.Request, request_id: int) -> None:
-        self._writer.write(wire.encode_frame(message, request_id, version=self._version))
+        self._writer.write(wire.encode_frame(message, request_id, version=self.version))
 
     def _release(self, reply: wire.Reply) -> None:
         if isinstance(reply, wire.BlocksReply | wire.LookupReply) and reply.ticket:

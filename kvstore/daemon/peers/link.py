@@ -60,6 +60,11 @@ class PeerLink:
             self._is_suspect = connection.heard_at < self._suspected_at
         return connection is not None and not self._is_suspect
 
+    @property
+    def version(self) -> int:
+        """Of the wire, as agreed on; 0 while there is no connection."""
+        return self._connection.version if self._connection is not None else 0
+
     async def run(self) -> None:
         """Runs until cancelled; never raises."""
         pause = FIRST_PAUSE_SECONDS

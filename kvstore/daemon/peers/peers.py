@@ -35,6 +35,8 @@ from .tasks import TaskGroup
 IN_FLIGHT_BYTES = 64 << 20
 """On their way into our pool at once, from all peers."""
 VERIFY_THREADS = 2
+FLOORS_VERSION = 2
+"""Of the wire, from which on peers know of floors."""
 FLOOR_SECONDS = 1.0
 """For a peer to read the floors."""
 MAX_INDEXED_BLOCKS = 2_000_000
@@ -167,6 +169,8 @@ class Peers:
 
 
 async def _tell_floors(link: PeerLink) -> bool:
+    if link.version < FLOORS_VERSION:
+        return False
     try:
         await link.ask(wire.ReadFloors(), wire.Ok, timeout_s=FLOOR_SECONDS)
     except StoreError:

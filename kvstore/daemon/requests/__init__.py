@@ -14,7 +14,19 @@ from ... import wire
 from ...errors import InvalidRequest
 from ..answers import Answer, Incoming
 from ..peer import Peer
-from . import blocks, ending, entries, fetch, floors, lookups, reading, runs, segments, waiting
+from . import (
+    blocks,
+    ending,
+    entries,
+    fetch,
+    floors,
+    lookups,
+    prefetch,
+    reading,
+    runs,
+    segments,
+    waiting,
+)
 
 _Handler = Callable[[Peer, Any], Answer]
 _PayloadHandler = Callable[[Peer, Any, int], Incoming]
@@ -43,6 +55,8 @@ _HANDLERS: dict[type[wire.Request], _Handler] = {
     wire.MapSegment: segments.map_segment,
     wire.ReleaseSegment: segments.release_segment,
     wire.GetStats: segments.get_stats,
+    wire.Prefetch: prefetch.entries,
+    wire.PrefetchBlocks: prefetch.blocks,
     wire.ReadFloors: floors.read,
     wire.ReserveRun: runs.reserve,
     wire.CommitRun: runs.commit,
@@ -52,6 +66,9 @@ _SINCE_VERSION: dict[type[wire.Request], int] = {
     wire.ReserveRun: 2,
     wire.CommitRun: 2,
     wire.NoteUse: 2,
+    wire.Prefetch: 2,
+    wire.PrefetchBlocks: 2,
+    wire.ReadFloors: 2,
 }
 _PAYLOAD_HANDLERS: dict[type[wire.Request], _PayloadHandler] = {
     wire.Put: entries.put,
