@@ -94,9 +94,8 @@ class _Engine:
         self._kv = kv
         self._sizes = sizes
         self._unsettled = 0  # blocks stored since the disk was waited for
-        tiers = (Tier.DRAM, Tier.NVME) if sizes.nvme_blocks else (Tier.DRAM,)
-        self._most = dict.fromkeys(tiers, 0)
-        self._loaded = dict.fromkeys(tiers, 0)
+        self._most = dict.fromkeys((Tier.DRAM, Tier.NVME), 0)
+        self._loaded = dict.fromkeys((Tier.DRAM, Tier.NVME), 0)
 
     def replay(self, requests: Sequence[TraceRequest]) -> DaemonReplayed:
         started = time.monotonic()
@@ -154,8 +153,9 @@ class _Engine:
                     f"the disk did not take {left} blocks within {FLUSH_SECONDS:g} s: is it full?"
                 )
             time.sleep(_POLL_SECONDS)
-        for tier in self._most:
-            self._most[tier] = max(self._most[tier], tiers[tier.value]["entries"])
+        for tier, most in self._most.items():
+            if tier.value in tiers:
+                self._most[tier] = max(most, tiers[tier.value]["entries"])
 
 
 def _bytes_of(block: int) -> bytes:

@@ -25,7 +25,7 @@ def test_with_room_for_all_a_daemon_hits_what_there_is(
     through = replay_through_daemon(requests, "slru", DaemonSizes(8000, 0), tmp_path)
     alone = replay_policy(requests, "slru", 8000)
     assert through.replayed.whole.hits == alone.whole.hits > 300
-    assert through.loaded == {Tier.DRAM: alone.whole.hits}
+    assert through.loaded == {Tier.DRAM: alone.whole.hits, Tier.NVME: 0}
 
 
 def test_nvme_gives_back_what_dram_had_no_room_for(
