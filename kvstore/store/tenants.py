@@ -175,16 +175,17 @@ class Tenants:
         """Slots in use, and the bytes that each occupies."""
         rows = self._catalog.table.rows()
         slots = np.flatnonzero(rows[:, HEAD] & 0xFF)
-        return slots, occupied_bytes_of(rows[slots, LENGTH].astype(np.int64))
+        return slots.astype(np.int64), occupied_bytes_of(rows[slots, LENGTH].astype(np.int64))
 
     def _sums(
         self, slots: NDArray[np.int64], taken: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Entries and bytes by namespace number."""
         numbers = np.frombuffer(self._catalog.namespaces, np.uint16)[slots]
         count = len(self._by_number())
         entries = np.bincount(numbers, minlength=count)
-        return entries, np.bincount(numbers, weights=taken, minlength=count)
+        num_bytes = np.bincount(numbers, weights=taken, minlength=count)
+        return entries.astype(np.int64), num_bytes.astype(np.int64)
 
     def _by_number(self) -> list[str]:
         """Tenant of each namespace number; "" for the string entries'."""
