@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from moontide.transfer import checksum
 
 from ..errors import InvalidRequest
-from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, WORDS, WRITTEN
+from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, WRITTEN
 from ..types import Extent, Located
 from .catalog import STRINGS, Catalog
 from .namespaces import Namespaces
 from .pool import Pool
+
+LEAST_COLUMNS = 16
+"""Entries from which on numpy pays."""
 
 
 class Contents:
@@ -19,6 +24,17 @@ class Contents:
         self._catalog = catalog
         self._pool = pool
         self._namespaces = namespaces
+
+    def locate_all(self, slots: Sequence[int | None]) -> list[Located | None]:
+        """Many by columns."""
+        if len(slots) < LEAST_COLUMNS:
+            return [None if slot is None else self.locate(slot) for slot in slots]
+        hits = [slot for slot in slots if slot is not None]
+        rows = self._catalog.table.rows()[hits]
+        heads, places = rows[:, HEAD] >> np.uint64(32), rows[:, PLACE] >> np.uint64(32)
+        columns = (heads, places, rows[:, OFFSET], rows[:, LENGTH], rows[:, CHECKSUM])
+        located = map(Located._make, zip(hits, *(each.tolist() for each in columns), strict=True))
+        return [None if slot is None else next(located) for slot in slots]
 
     def locate(self, slot: int) -> Located:
         words, position = self._catalog.words, slot * WORDS

@@ -195,10 +195,15 @@ class Entries:
     def touch(self, slots: Iterable[int], now: float) -> None:
         """Hits, hottest last. For a chain that is its last block first."""
         catalog, tick = self.catalog, self.tick(now)
+        touched, queue, words = catalog.touched, catalog.links.queue, catalog.words
+        policy, place = None, -1
         for slot in slots:
-            catalog.touched[slot] = tick
-            if catalog.links.queue[slot]:
-                self.arena_of(slot).policy.touch(slot)
+            touched[slot] = tick
+            if queue[slot]:
+                segment = words[slot * WORDS + PLACE] >> 32
+                if segment != place or policy is None:
+                    policy, place = self.arena_of(slot).policy, segment
+                policy.touch(slot)
 
     def pin(self, slot: int) -> None:
         if self.catalog.links.queue[slot]:

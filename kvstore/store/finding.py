@@ -45,7 +45,7 @@ class StoreFinding(StoreParts):
         hits = [slot for slot in slots if slot is not None]
         ticket = pin(hits) if hits else b""
         self._entries.touch(hits, now)
-        found = [None if slot is None else self._contents.locate(slot) for slot in slots]
+        found = self._contents.locate_all(slots)
         counters.hits += len(hits)
         counters.misses += len(slots) - len(hits)
         counters.bytes_out += sum([located.length for located in found if located is not None])
@@ -154,7 +154,7 @@ class StoreFinding(StoreParts):
         state = self._catalog.find(slot, generation)
         return state is not SlotState.FREE and self._catalog.pins[slot] > 0
 
-    def exists(self, entries: Sequence[EntryId], now: float) -> list[bool]:
+    def exists(self, entries: Sequence[bytes], now: float) -> list[bool]:
         self._entries.expire_among(entries, now)
         committed = self._catalog.visible
         return [entry in committed for entry in entries]

@@ -38,7 +38,7 @@ from .shares import Shares
 from .slot_table import NO_SLOT
 from .types import Pieces, ReserveResult, RunOptions, RunResult
 
-FEW_ENTRIES = 8
+FEW_ENTRIES = 16
 """Up to so many are committed one by one: by columns, each step has a price of its own."""
 EXISTS_REASON = "an entry of that key was there before"
 Span = tuple[int, int]

@@ -116,8 +116,7 @@ class Pieces(NamedTuple):
     checksums: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """As of a put."""
 
     if_exists: IfExists = "keep"

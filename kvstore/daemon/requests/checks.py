@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from ...errors import InvalidRequest
 from ...keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES, BlockKey, EntryId
@@ -14,27 +14,33 @@ from ...wire import MAX_KEYS
 MAX_SECONDS = 86400.0
 _KV_ENTRY_BYTES = 1 + BLOCK_KEY_BYTES + SHARD_BYTES
 _MAX_READ_BYTES = 1 << 50
+_STRING_KIND, _BLOCK_KIND = b"sk"
 _MAX_U32 = 0xFFFFFFFF
 _MAX_U64 = 0xFFFFFFFFFFFFFFFF
 
 
-def entry_ids(entries: Sequence[bytes]) -> list[EntryId]:
+def entry_ids(entries: list[bytes]) -> list[EntryId]:
     """`entries` as ids of string entries or shards of blocks."""
-    same_length(entries=entries)
+    num_entries(entries)
     for entry in entries:
-        kind = entry[:1]
-        if kind == b"s" and 2 <= len(entry) <= 1 + MAX_STRING_KEY_BYTES:
+        kind = entry[0] if entry else 0
+        if kind == _STRING_KIND and 2 <= len(entry) <= 1 + MAX_STRING_KEY_BYTES:
             continue
-        if kind != b"k" or len(entry) != _KV_ENTRY_BYTES:
+        if kind != _BLOCK_KIND or len(entry) != _KV_ENTRY_BYTES:
             raise InvalidRequest(
                 f"entry id of {len(entry)} bytes starting with {entry[:8].hex()}; a string entry's "
                 f"is 's' and 1..{MAX_STRING_KEY_BYTES} bytes, a block's 'k' and "
                 f"{_KV_ENTRY_BYTES - 1}"
             )
-    return [EntryId(entry) for entry in entries]
+    return cast(list[EntryId], entries)
 
 
-def string_ids(entries: Sequence[bytes]) -> list[EntryId]:
+def num_entries(entries: Sequence[bytes]) -> None:
+    if len(entries) > MAX_KEYS:
+        raise InvalidRequest(f"{len(entries)} entries; one message names at most {MAX_KEYS}")
+
+
+def string_ids(entries: list[bytes]) -> list[EntryId]:
     """As `entry_ids`, for messages that only write string entries."""
     for entry in entries:
         if entry[:1] != b"s":
@@ -90,6 +96,13 @@ def reservations(slots: Sequence[int], generations: Sequence[int]) -> None:
     same_length(slots=slots, generations=generations)
     unsigned("slots", slots, _MAX_U32)
     unsigned("generations", generations, _MAX_U32)
+
+
+def reservation(slot: int, generation: int) -> None:
+    if not (0 <= slot <= _MAX_U32 and 0 <= generation <= _MAX_U32):
+        raise InvalidRequest(
+            f"slot {slot}, generation {generation}; both must lie in 0..{_MAX_U32}"
+        )
 
 
 def checksums(values: Sequence[int]) -> None:

@@ -79,6 +79,6 @@ def renew(peer: Peer, message: wire.RenewTicket) -> wire.Ok:
 
 
 def report_corrupt(peer: Peer, message: wire.ReportCorrupt) -> wire.Ok:
-    checks.reservations([message.slot], [message.generation])
+    checks.reservation(message.slot, message.generation)
     peer.store.report_corrupt(message.slot, message.generation)
     return wire.Ok()

@@ -96,7 +96,7 @@ def reserved_reply(results: list[ReserveResult]) -> wire.Reserved:
 
 
 def write(peer: Peer, message: wire.Write, payload_bytes: int) -> Incoming:
-    checks.reservations([message.slot], [message.generation])
+    checks.reservation(message.slot, message.generation)
     room = len(peer.store.reserved_buffer(peer.owner, message.slot, message.generation))
     if not 0 <= message.offset <= room - payload_bytes:
         raise InvalidRequest(

@@ -108,14 +108,21 @@ def _complete_extent(peer: Peer, slot: int, generation: int, index: int) -> Exte
 
 
 def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply:
-    entries = checks.entry_ids(message.entries)
-    found = peer.store.exists(entries, peer.clock())
+    checks.num_entries(message.entries)
+    found = peer.store.exists(message.entries, peer.clock())
+    if not all(found):
+        _look_elsewhere(peer, message.entries, found)
+    return wire.ExistsReply(bytes(found))
+
+
+def _look_elsewhere(peer: Peer, entries: list[bytes], found: list[bool]) -> None:
+    """For those that are not `found` yet. What was is an entry id for sure; these may not be."""
+    checks.entry_ids([entry for entry, here in zip(entries, found, strict=True) if not here])
     for source in peer.sources.entries():
         missing = [index for index, here in enumerate(found) if not here]
-        held = source.holds([entries[index] for index in missing])
+        held = source.holds([EntryId(entries[index]) for index in missing])
         for index, is_held in zip(missing, held, strict=True):
             found[index] = is_held
-    return wire.ExistsReply(bytes(found))
 
 
 # -- bringing ---------------------------------------------------------------------
@@ -129,7 +136,7 @@ def _once_here(
 ) -> Answer:
     if peer.tiering is not None:
         peer.tiering.touch(entries)
-    if not sources:
+    if not sources or all(peer.store.exists(entries, peer.clock())):
         return answer()
     bringing = _Bringing(peer, entries, sources, answer)
     if not bringing.is_needed():

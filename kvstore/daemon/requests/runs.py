@@ -24,7 +24,7 @@ def reserve(peer: Peer, message: wire.ReserveRun) -> wire.Reserved:
 
 def commit(peer: Peer, message: wire.CommitRun) -> wire.RunReply | Deferred:
     """Waits as `Commit` does."""
-    checks.reservations([message.slot], [message.generation])
+    checks.reservation(message.slot, message.generation)
     checks.seconds("ttl_s", message.ttl_s, least=LEAST_TTL_SECONDS)
     check_replicas(peer, message.replicas)
     changes = peer.sources.changes

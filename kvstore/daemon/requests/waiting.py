@@ -16,7 +16,7 @@ LEAST_WAIT_SECONDS = 0.001
 
 
 def await_extent(peer: Peer, message: wire.AwaitExtent) -> Deferred:
-    checks.reservations([message.slot], [message.generation])
+    checks.reservation(message.slot, message.generation)
     checks.seconds("timeout_s", message.timeout_s, least=LEAST_WAIT_SECONDS)
     what = f"extent {message.extent} of slot {message.slot}"
     ended = ViewExpired(f"{what}: the entry ended before it was complete; look it up again")

@@ -86,7 +86,7 @@ class WrittenRun:
         return reply
 
 
-@pytest.mark.parametrize("count", [1, 8, 9, 40])
+@pytest.mark.parametrize("count", [1, 16, 17, 40])
 def test_a_batch_of_entries_is_stored_with_one_message(client: RawClient, count: int) -> None:
     keys = [f"key{index}" for index in range(count)]
     reply = WrittenRun(client).commit(keys)

@@ -531,7 +531,7 @@ class _Twin:
         try:
             result = cut(self.node, self.owner, run, pieces, if_exists=if_exists)
         finally:
-            runs.FEW_ENTRIES = 8
+            runs.FEW_ENTRIES = 16
         told = zip(pieces, result.statuses, strict=True)
         stored = {key: value for (key, _, value), status in told if status == STORED}
         assert {key: self.node.get(self.owner, key) for key in stored} == stored
