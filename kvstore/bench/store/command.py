@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ...service import CommandFailed, Size, guarded
+from ...store.eviction import POLICIES, EvictionName
+from ..daemon_replay import DaemonSizes
 from ..report import Report, Row
 from .cases import SIZES, Case, Limits, MiB, area_bytes, call_cases
 from .contestants import Contestant, ContestantFailed, driver_command
@@ -20,12 +24,15 @@ from .rounds import LIMIT, OURS, Field, measure
 from .rows import call_row
 from .special import FILL_BATCH, SMALL_BYTES, Burst, ManyEntries, full_pool_rows
 from .table import show
+from .traces import TracePlan
 
 CALL_GROUPS = ("single", "batch", "view", "cold")
 OWN_COURSE = ("many", "full", "nvme")
 QUICK_SIZES = (SIZES[0], SIZES[2], SIZES[4])
 QUICK_KEYS = 100_000
 QUICK_ROUNDS = 3
+LARGEST_MIXED_BYTES = 64 * MiB
+DEFAULT_POLICIES: tuple[EvictionName, ...] = ("lru", "slru", "cost_aware")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,45 +146,33 @@ def _enter_all(field: Field, plan: Plan, daemon: Daemon, directory: Path) -> Non
 @click.option("--nvme-dram", default="256MiB", show_default=True, help="Pool of the NVMe case")
 @click.option("--quick", is_flag=True, help="Fewer sizes, rounds and keys: about two minutes")
 @click.option(
+    "--trace",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Replay this trace of requests instead",
+)
+@click.option("--policy", "policies", multiple=True, type=click.Choice(list(POLICIES)))
+@click.option("--dram-blocks", default=3000, show_default=True, type=click.IntRange(8))
+@click.option("--nvme-blocks", default=27000, show_default=True, type=click.IntRange(0))
+@click.option(
+    "--through",
+    multiple=True,
+    default=("policy", "daemon"),
+    type=click.Choice(["policy", "daemon"]),
+    help="Of a trace: the policy alone, over as many blocks as both tiers hold, or a daemon; "
+    "both unless given",
+)
+@click.option(
     "--peer-dir", type=click.Path(path_type=Path), help="Where peers are installed [~/.cache]"
 )
 @click.option(
-    "--directory",
-    type=click.Path(path_type=Path),
-    help="Of the daemon's data; on the disk measured",
+    "--directory", type=click.Path(path_type=Path), help="Of daemons' data; on the disk measured"
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the report here")
-def store(
-    against: str,
-    groups: tuple[str, ...],
-    sizes: str,
-    rounds: int,
-    keys: int,
-    dram: str,
-    nvme_dram: str,
-    quick: bool,
-    peer_dir: Path | None,
-    directory: Path | None,
-    json_file: Path | None,
-) -> None:
+def store(json_file: Path | None, **flags: Any) -> None:
     """The store beside Mooncake, Redis and LMCache, and beside memcpy and the disk; interleaved."""
 
     def run() -> int:
-        plan = Plan(
-            against=_peers(against),
-            groups=groups or (*CALL_GROUPS, *OWN_COURSE),
-            sizes=_sizes(sizes) or (QUICK_SIZES if quick else SIZES),
-            limits=Limits(
-                rounds=min(rounds, QUICK_ROUNDS) if quick else rounds,
-                pool_bytes=_size(dram),
-            ),
-            num_keys=min(keys, QUICK_KEYS) if quick else keys,
-            nvme_dram_bytes=_size(nvme_dram),
-            largest_bytes=64 * MiB,
-            peer_dir=peer_dir or default_peer_dir(),
-            directory=directory,
-        )
-        report = run_plan(plan)
+        report = run_trace(_trace_plan(flags)) if flags["trace"] else run_plan(_plan(flags))
         show(report)
         if json_file is not None:
             report.write(json_file)
@@ -186,16 +181,46 @@ def store(
     sys.exit(guarded("bench store", run))
 
 
+def _plan(flags: Mapping[str, Any]) -> Plan:
+    """Of the command's flags. Raises CommandFailed."""
+    rounds, keys = flags["rounds"], flags["keys"]
+    if flags["quick"]:
+        rounds, keys = min(rounds, QUICK_ROUNDS), min(keys, QUICK_KEYS)
+    sizes = QUICK_SIZES if flags["quick"] else SIZES
+    return Plan(
+        against=_peers(flags["against"]),
+        groups=flags["groups"] or (*CALL_GROUPS, *OWN_COURSE),
+        sizes=tuple(_size(size) for size in flags["sizes"].split(",") if size) or sizes,
+        limits=Limits(rounds=rounds, pool_bytes=_size(flags["dram"])),
+        num_keys=keys,
+        nvme_dram_bytes=_size(flags["nvme_dram"]),
+        largest_bytes=LARGEST_MIXED_BYTES,
+        peer_dir=flags["peer_dir"] or default_peer_dir(),
+        directory=flags["directory"],
+    )
+
+
+def _trace_plan(flags: Mapping[str, Any]) -> TracePlan:
+    return TracePlan(
+        trace=flags["trace"],
+        policies=flags["policies"] or DEFAULT_POLICIES,
+        sizes=DaemonSizes(flags["dram_blocks"], flags["nvme_blocks"]),
+        through=flags["through"],
+        directory=flags["directory"],
+    )
+
+
+def run_trace(plan: TracePlan) -> Report:
+    rows = list(plan.rows(_say))
+    return Report.of(rows, {"trace": plan.trace.name, "load_after": _load()})
+
+
 def _peers(against: str) -> tuple[str, ...]:
     names = tuple(name for name in against.split(",") if name)
     for name in names:
         if name not in PEERS:
             raise CommandFailed(f"--against names {name!r}; known are {', '.join(PEERS)}")
     return names
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(_size(size) for size in text.split(",") if size)
 
 
 def _size(text: str) -> int:

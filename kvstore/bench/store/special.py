@@ -13,6 +13,7 @@ from ..report import Row, Spread, ratio_interval
 from .cases import Limits, MiB, exists_case
 from .contestants import Contestant, driver_command
 from .daemon import running_daemon
+from .drivers.nvme import READ_BATCH
 from .rounds import LIMIT, OURS, Answers, Field, Say
 from .rows import GIGABYTE, call_row
 
@@ -216,7 +217,7 @@ class Burst:
     def _read_row(self, count: int, rounds: Sequence[tuple[float, dict[str, float]]]) -> Row:
         seconds = [(raw, ours["seconds"]) for raw, ours in rounds]
         more = {"lost": [ours["lost"] for _, ours in rounds]}
-        return self._row("NVMe read back, in order", count, seconds, more)
+        return self._row(f"NVMe read back in order, {READ_BATCH} a call", count, seconds, more)
 
     def _row(
         self,

@@ -11,7 +11,7 @@ from ...service import Size
 from ..report import Report, Row, Spread
 from .rounds import LIMIT
 
-HEADLINES = ("p50_us", "puts_per_s", "bytes_per_key", "refused", "gb_per_s")
+HEADLINES = ("p50_us", "puts_per_s", "bytes_per_key", "refused", "hit_ratio", "gb_per_s")
 """Of the figures a side has, the one its column shows."""
 
 

@@ -100,3 +100,21 @@ def test_a_peer_that_cannot_be_installed_is_told_and_left_out(tmp_path: Path) ->
 def test_groups_that_can_be_asked_for_are_those_there_are() -> None:
     case = next(parameter for parameter in store.params if parameter.name == "groups")
     assert set(case.type.choices) == {*CALL_GROUPS, *OWN_COURSE}  # type: ignore[attr-defined]
+
+
+def test_a_trace_is_replayed_by_the_policy_and_through_a_daemon(tmp_path: Path) -> None:
+    """Blocks 1 and 2 come again in the second request, and both tiers hold all there are."""
+    requests = [
+        {"timestamp": number, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2, last]}
+        for number, last in enumerate((3, 4))
+    ]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
+    flags = ["--trace", str(tmp_path / "trace.jsonl"), "--policy", "slru", "--dram-blocks", "512"]
+    places = ["--directory", str(tmp_path), "--json", str(tmp_path / "report.json")]
+    result = CliRunner().invoke(store, [*flags, "--nvme-blocks", "0", *places])
+    assert result.exit_code == 0, result.output
+    alone, through = json.loads((tmp_path / "report.json").read_text())["rows"]
+    for row in (alone, through):
+        assert row["ours"]["hit_ratio"]["median"] == pytest.approx(2 / 6)
+        assert row["ours"]["hit_ratio_second_half"]["median"] == pytest.approx(2 / 3)
+    assert "slru in a daemon" in through["case"]
