@@ -71,7 +71,7 @@ soak: $(VENV)/.dev
 	$(BIN)/pytest -m soak --timeout 3600 $(PYTEST_ARGS)
 
 docs: $(VENV)/.installed
-	$(BIN)/python docs/make_settings.py
+	$(BIN)/python docs/make_pages.py
 
 # What tests call beside Python. Installed only where something is missing.
 system-deps:

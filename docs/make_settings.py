@@ -1,14 +1,12 @@
-"""Writes docs/settings.md from the commands' own options: `make docs`. A test compares the two."""
+"""docs/settings.md from the options of the commands that run daemons."""
 
 from __future__ import annotations
 
 from importlib import metadata
-from pathlib import Path
 
 import click
 
 COMMANDS = ("store", "worker", "conductor", "up", "demo")
-PATH = Path(__file__).with_name("settings.md")
 HEAD = """\
 # Settings
 
@@ -17,6 +15,7 @@ which overrides the TOML file given with `--config` (keys as the flag, with `_` 
 overrides the default. `--print-config` shows every value in force and where it came from. Unknown
 names fail at start.
 """
+TABLE_HEAD = "| flag | value | what |\n|---|---|---|\n"
 
 
 def settings_text() -> str:
@@ -24,17 +23,14 @@ def settings_text() -> str:
     parts = [HEAD]
     for name in COMMANDS:
         command = entry_points[name].load()
-        parts.append(
-            f"\n## moontide {name}\n\n{command.help}\n\n| flag | value | what |\n|---|---|---|\n"
-        )
+        parts.append(f"\n## moontide {name}\n\n{command.help}\n\n{TABLE_HEAD}")
         parts += [_row(option) for option in command.params if isinstance(option, click.Option)]
     return "".join(parts)
 
 
 def _row(option: click.Option) -> str:
-    cells = (f"`{option.opts[0]}`", option.metavar or "", option.help or "")
+    return table_row(f"`{option.opts[0]}`", option.metavar or "", option.help or "")
+
+
+def table_row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
-
-
-if __name__ == "__main__":
-    PATH.write_text(settings_text(), encoding="utf-8")
