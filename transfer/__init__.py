@@ -2,7 +2,7 @@
 
 from .batches import Limits
 from .copy_helper import CopyHelper
-from .copying import checksum, copy, copy_and_checksum
+from .copying import Bytes, checksum, checksums, copy, copy_and_checksum
 from .descriptors import close_descriptors, receive_with_descriptors, send_with_descriptors
 from .file_spans import FileSpan, FileTransport
 from .files import DirectFile, FileAccess, aligned_buffer, is_aligned, sync_directory
@@ -16,6 +16,7 @@ from .transport import Transport
 
 __all__ = [
     "Access",
+    "Bytes",
     "CopyHelper",
     "DirectFile",
     "FileAccess",
@@ -39,6 +40,7 @@ __all__ = [
     "available_memory",
     "check_memory",
     "checksum",
+    "checksums",
     "close_descriptors",
     "copy",
     "copy_and_checksum",

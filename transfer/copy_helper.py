@@ -49,6 +49,17 @@ class CopyHelper:
         if shared.error is not None:
             raise shared.error
 
+    def copy(self, destination: memoryview, source: Bytes) -> None:
+        """As `transfer.copy`."""
+        if len(destination) < LEAST_VALUE_BYTES or not self._busy.acquire(blocking=False):
+            copy(destination, source)
+            return
+        try:
+            value = _SplitValue(destination, source)
+            self._run_beside(value.copy, value.copy)
+        finally:
+            self._busy.release()
+
     def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
         """As `transfer.copy_and_checksum`."""
         if len(destination) < LEAST_VALUE_BYTES or not self._busy.acquire(blocking=False):

@@ -7,6 +7,8 @@ not. And slice assignment keeps the GIL, which is right for small copies and wro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -50,6 +52,11 @@ def copy_and_checksum(destination: memoryview, source: Bytes) -> int:
 def checksum(data: Bytes) -> int:
     """xxh3-64. Releases the GIL for large buffers."""
     return xxh3_64_intdigest(data)
+
+
+def checksums(values: Sequence[Bytes]) -> list[int]:
+    """xxh3-64 of each."""
+    return list(map(xxh3_64_intdigest, values))
 
 
 def flat_pair(destination: memoryview, source: Bytes) -> tuple[memoryview, memoryview]:

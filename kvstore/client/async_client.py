@@ -13,6 +13,7 @@ from ..keys import Namespace
 from ..layout import Shard
 from ..types import IfExists, Instance, PutResult
 from .blocks.async_store import AsyncBlockStore
+from .copies import Checksums
 from .deadline import Deadline, check_timeout
 from .prefetching import PrefetchTier
 from .store_client import Key, StoreClient, connect
@@ -27,11 +28,21 @@ MAX_CALLS = 1024
 
 
 async def connect_async(
-    address: str, *, token: str = "", timeout_s: float = 5.0, instance: Instance | None = None
+    address: str,
+    *,
+    token: str = "",
+    timeout_s: float = 5.0,
+    instance: Instance | None = None,
+    checksums: Checksums = "on",
 ) -> AsyncClient:
     """Like `connect`, without blocking the event loop."""
     client = await asyncio.to_thread(
-        connect, address, token=token, timeout_s=timeout_s, instance=instance
+        connect,
+        address,
+        token=token,
+        timeout_s=timeout_s,
+        instance=instance,
+        checksums=checksums,
     )
     return AsyncClient(client, timeout_s)
 

@@ -13,16 +13,27 @@ MAX_VALUE_BYTES = 8 << 20
 """Values of one message, unless a single value is larger."""
 
 
-def batches(entries: Sequence[EntryId], sizes: Sequence[int] | None = None) -> Iterator[slice]:
+def batches(
+    entries: Sequence[EntryId],
+    sizes: Sequence[int] = (),
+    most_bytes: int = MAX_VALUE_BYTES,
+) -> Iterator[slice]:
     """Consecutive runs of `entries` that fit one message each; `sizes` are those of the values that
-    travel with them."""
+    go with them, which may have `most_bytes` together unless a single one has more."""
+    if (
+        0 < len(entries) <= MAX_KEYS
+        and sum(map(len, entries)) <= MAX_ENTRY_ID_BYTES
+        and sum(sizes) <= most_bytes
+    ):
+        yield slice(0, len(entries))
+        return
     start = id_bytes = value_bytes = 0
     for index, entry in enumerate(entries):
-        size = sizes[index] if sizes is not None else 0
+        size = sizes[index] if sizes else 0
         too_many = (
             index - start >= MAX_KEYS
             or id_bytes + len(entry) > MAX_ENTRY_ID_BYTES
-            or value_bytes + size > MAX_VALUE_BYTES
+            or value_bytes + size > most_bytes
         )
         if index > start and too_many:
             yield slice(start, index)

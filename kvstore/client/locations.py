@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ..keys import EntryId
 from ..slots import BEAT_SECONDS, WORDS, SlotState, pack_head
@@ -43,6 +43,15 @@ class Target(Protocol[T_co]):
         """As `copied`, with the xxh3-64 of the copy."""
 
 
+class Spans(NamedTuple):
+    """Where values lie in a segment."""
+
+    segment: int
+    starts: Sequence[int]
+    sizes: Sequence[int]
+    checksums: Sequence[int]
+
+
 class Locations:
     """Of one life of a daemon, whose slot table is `words`. Thread-safe without a lock. Bounded:
     once the recent half is full, the earlier one is forgotten and the recent one takes its
@@ -68,26 +77,14 @@ class Locations:
         self._recent: dict[bytes, Place] = {}
         self._earlier: dict[bytes, Place] = {}
 
-    def read(self, entry: EntryId, index: int, target: Target[T]) -> T | None:
+    def read(self, entry: EntryId, target: Target[T]) -> T | None:
         """The value, as it is in the store now; None: ask the daemon."""
         place = self._recent.get(entry) or self._find_earlier(entry)
         if place is None:
             return None
-        word, head, segment, start, end, checksum = place
-        words = self._words
-        memory = self._segments.get(segment)
-        if memory is None or words[word] != head:
-            return None
-        actual = 0
-        if checksum:
-            result, actual = target.summed(index, memory[start:end])
-        else:
-            result = target.copied(index, memory[start:end])
-        if words[word] != head:
-            self._counters.lost_races += 1
-            return None
-        beat = words[_BEAT]
-        if actual != checksum or not 0.0 <= monotonic() * 1e3 - beat < _BEAT_MILLISECONDS:
+        result = self.copy(place, 0, target)
+        beat = self._words[_BEAT]
+        if result is None or not 0.0 <= monotonic() * 1e3 - beat < _BEAT_MILLISECONDS:
             return None
         self._counters.located_hits += 1
         uses = self._notes.uses
@@ -96,6 +93,37 @@ class Locations:
             self._seen_beat = beat
             self._on_due()
         return result
+
+    def places(self, entries: Sequence[EntryId]) -> list[Place | None]:
+        """Where they were when they were last seen. For each, `copy` tells whether that still
+        holds; in the end, `confirm` tells whether all of it may be believed."""
+        recent = self._recent
+        return [recent.get(entry) or self._find_earlier(entry) for entry in entries]
+
+    def copy(self, place: Place, index: int, target: Target[T]) -> T | None:
+        """None: it has changed, or its segment is not mapped yet."""
+        word, head, segment, start, end, checksum = place
+        words = self._words
+        memory = self._segments.get(segment)
+        if memory is None or words[word] != head:
+            return None
+        if not checksum:
+            result, actual = target.copied(index, memory[start:end]), 0
+        else:
+            result, actual = target.summed(index, memory[start:end])
+        if words[word] == head:
+            return result if actual == checksum else None
+        self._counters.lost_races += 1
+        return None
+
+    def confirm(self, used: Sequence[Place]) -> bool:
+        """After these were copied: False when the daemon may have been away."""
+        if not self._is_beating():
+            return False
+        self._counters.located_hits += len(used)
+        self._notes.uses += used
+        self._on_due()
+        return True
 
     def find(self, entry: EntryId) -> Place | None:
         """Where the entry is now; None: ask the daemon."""
@@ -119,20 +147,23 @@ class Locations:
     def learn_run(
         self,
         entries: Sequence[EntryId],
-        places: tuple[Sequence[int], Sequence[int]],
-        segment: int,
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        checksums: Sequence[int],
+        slots: memoryview,
+        generations: memoryview,
+        spans: Spans,
     ) -> None:
-        """What was just stored; `places` are slots and generations."""
-        slots, generations = places
+        """What was just stored; slot 0: was not."""
         self._make_room(len(entries))
         words = [slot * WORDS for slot in slots]
         heads = [generation << 32 | _COMMITTED for generation in generations]
-        ends = map(int.__add__, starts, sizes)
-        rows = zip(words, heads, repeat(segment), starts, ends, checksums, strict=False)
-        self._recent.update(zip(entries, rows, strict=True))
+        ends = map(int.__add__, spans.starts, spans.sizes)
+        places = zip(
+            words, heads, repeat(spans.segment), spans.starts, ends, spans.checksums, strict=False
+        )
+        if all(slots):
+            self._recent.update(zip(entries, places, strict=True))
+        else:
+            stored = zip(entries, places, strict=True)
+            self._recent.update([each for each, slot in zip(stored, slots, strict=True) if slot])
 
     def clear(self) -> None:
         self._recent = {}

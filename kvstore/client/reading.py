@@ -84,7 +84,7 @@ class Reader:
         attachment = self._link.attachment
         if attachment is None or attachment.locations is None:
             return None
-        return attachment.locations.read(entry, 0, target)
+        return attachment.locations.read(entry, target)
 
     def read(
         self, entries: Sequence[EntryId], target: Target[T], deadline: Deadline
@@ -105,15 +105,28 @@ class Reader:
         attachment = self._link.attachment
         if attachment is None or (locations := attachment.locations) is None:
             return list(range(len(entries)))
-        places = list(map(locations.find, entries))
+        places = locations.places(entries)
+        known = [place for place in places if place is not None]
+        if not known:
+            return list(range(len(entries)))
 
-        def read(index: int) -> None:
-            if places[index] is not None:
-                results[index] = locations.read(entries[index], index, target)
+        def copy_known(index: int) -> None:
+            place = places[index]
+            if place is not None:
+                results[index] = locations.copy(place, index, target)
 
-        num_bytes = sum([place[4] - place[3] for place in places if place is not None])
-        self._helper.share(read, len(entries), num_bytes)
-        return [index for index, result in enumerate(results) if result is None]
+        self._helper.share(copy_known, len(entries), sum([each[4] - each[3] for each in known]))
+        missed = [index for index, result in enumerate(results) if result is None]
+        if missed:
+            known = [
+                place
+                for place, result in zip(places, results, strict=True)
+                if place is not None and result is not None
+            ]
+        if locations.confirm(known):
+            return missed
+        results[:] = [None] * len(entries)
+        return list(range(len(entries)))
 
     def locate(
         self, entries: Sequence[EntryId], deadline: Deadline, pin_s: float | None = None

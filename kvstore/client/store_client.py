@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,7 +16,7 @@ from moontide.transfer.types import Instance
 
 from .. import wire
 from ..errors import Conflict, InvalidRequest
-from ..keys import EntryId, Namespace, string_entry_id
+from ..keys import Namespace, string_entry_id, string_entry_ids
 from ..layout import Shard
 from ..types import IfExists, PutResult, PutStatus
 from .batches import batches
@@ -28,12 +29,15 @@ from .connections.connection import Identity
 from .connections.dialer import Dialer
 from .connections.link import Link
 from .connections.writes import RunningWrites
+from .copies import Checksums, copies_with
 from .counters import ClientCounters
 from .deadline import Deadline, check_timeout
 from .prefetching import PrefetchTier, check_tier, prefetch_entries
+from .put_options import put_options
 from .reading import AS_BYTES, IntoBuffers, Reader
+from .runs import IDLE_SECONDS
 from .view import Pin, Pins, View
-from .writing import Writer, put_options
+from .writing import Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -45,16 +49,24 @@ GRANTED_TEND_SECONDS = 0.1
 
 
 def connect(
-    address: str, *, token: str = "", timeout_s: float = 5.0, instance: Instance | None = None
+    address: str,
+    *,
+    token: str = "",
+    timeout_s: float = 5.0,
+    instance: Instance | None = None,
+    checksums: Checksums = "on",
 ) -> StoreClient:
     """A client of the daemon at `unix:PATH` or `tcp://host:port` (which needs the cluster `token`).
 
     Waits up to `timeout_s` for the daemon; that is also the default limit of each call. `instance`
     is the name under which an engine's own blocks are published: this process's, no other client's.
-    Raises StoreUnavailable, AccessDenied, InvalidRequest."""
+    `checksums` "off": string values are put without one, and nobody notices damage to them in DRAM;
+    what has one is verified all the same. Raises StoreUnavailable, AccessDenied, InvalidRequest."""
     if instance is None:
         instance = Instance.new(os.uname().nodename.replace("/", "-"))
-    return StoreClient(address, token=token, timeout_s=timeout_s, instance=instance)
+    return StoreClient(
+        address, token=token, timeout_s=timeout_s, instance=instance, checksums=checksums
+    )
 
 
 class StoreClient:
@@ -64,7 +76,15 @@ class StoreClient:
     at their deadline. Every call takes `timeout_s` (default: that of `connect`) and raises
     StoreTimeout when it passes. Keys `"a"` and `b"a"` are the same; values are bytes."""
 
-    def __init__(self, address: str, *, token: str, timeout_s: float, instance: Instance) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str,
+        timeout_s: float,
+        instance: Instance,
+        checksums: Checksums,
+    ) -> None:
         self._timeout_s = check_timeout(timeout_s)
         target = parse_address(address)
         if isinstance(target, TcpAddress) and not token:
@@ -83,7 +103,13 @@ class StoreClient:
         self._pins = Pins(self._link, self._timeout_s)
         self._helper = CopyHelper()
         self._reader = Reader(self._link, self.counters, self._helper)
-        self._writer = Writer(self._link, self._writes, self._io)
+        self._writer = Writer(
+            self._link,
+            self._writes,
+            self._io,
+            copies=copies_with(checksums, self._helper),
+            helper=self._helper,
+        )
         self._channel_lock = threading.Lock()
         self._channel: Channel | None = None
         self._block_stores: weakref.WeakSet[BlockStore] = weakref.WeakSet()
@@ -134,8 +160,8 @@ class StoreClient:
         """One result an item, in order; no item fails because another does."""
         deadline = self._begin(timeout_s)
         options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
-        entries = [string_entry_id(key) for key, _ in items]
-        values = [readable_bytes(data) for _, data in items]
+        entries = string_entry_ids([key for key, _ in items])
+        values = [data if type(data) is bytes else readable_bytes(data) for _, data in items]
         return self._writer.put(entries, values, options, deadline)
 
     def remove(self, key: Key, *, timeout_s: float | None = None) -> bool:
@@ -145,7 +171,7 @@ class StoreClient:
     def remove_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> int:
         """How many were there."""
         deadline = self._begin(timeout_s)
-        entries = _entries(keys)
+        entries = string_entry_ids(keys)
         removed = 0
         for part in batches(entries):
             message = wire.Remove(list(entries[part]))
@@ -169,7 +195,7 @@ class StoreClient:
     def get_many(
         self, keys: Sequence[Key], *, timeout_s: float | None = None
     ) -> list[bytes | None]:
-        return self._reader.read(_entries(keys), AS_BYTES, self._begin(timeout_s))
+        return self._reader.read(string_entry_ids(keys), AS_BYTES, self._begin(timeout_s))
 
     def get_into(self, key: Key, buffer: Buffer, *, timeout_s: float | None = None) -> int | None:
         """Fills the front of `buffer`; the entry's size, or None: a miss (parts of the buffer may
@@ -188,7 +214,7 @@ class StoreClient:
         if len(keys) != len(buffers):
             raise InvalidRequest(f"{len(keys)} keys and {len(buffers)} buffers; give one a key")
         target = IntoBuffers([writable_bytes(buffer) for buffer in buffers], self._helper)
-        return self._reader.read(_entries(keys), target, deadline)
+        return self._reader.read(string_entry_ids(keys), target, deadline)
 
     def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:
         """The entry in place, pinned until released; None: a miss. Over TCP it is a copy. Raises
@@ -219,12 +245,12 @@ class StoreClient:
 
     def exists_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> list[bool]:
         deadline = self._begin(timeout_s)
-        entries = _entries(keys)
+        entries = string_entry_ids(keys)
         found: list[bool] = []
         for part in batches(entries):
             reply = self._link.ask(wire.Exists(list(entries[part])), deadline).reply
             assert isinstance(reply, wire.ExistsReply)
-            found += map(bool, reply.found)
+            found += [byte == 1 for byte in reply.found]
         return found
 
     def size(self, key: Key, *, timeout_s: float | None = None) -> int | None:
@@ -239,7 +265,7 @@ class StoreClient:
         many are there or on their way. Pins nothing. What has not come within `timeout_s` may be
         given up."""
         check_tier(tier)
-        return prefetch_entries(self._link, _entries(keys), self._begin(timeout_s))
+        return prefetch_entries(self._link, string_entry_ids(keys), self._begin(timeout_s))
 
     def stats(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         """The body of the daemon's `GET /v1/stats`."""
@@ -337,6 +363,7 @@ class StoreClient:
         is worth looking again."""
         self._link.take_notices()
         self._link.send_notes()
+        self._writer.runs.give_up_idle(time.monotonic() - IDLE_SECONDS)
         attachment = self._attachments.current
         granted = attachment is not None and attachment.has_granted()
         return GRANTED_TEND_SECONDS if granted else TEND_SECONDS
@@ -349,10 +376,6 @@ class StoreClient:
 
     def _on_release(self, attachment: Attachment, segment: int) -> None:
         (self._channel or self._io()).release_segment(attachment, segment)
-
-
-def _entries(keys: Sequence[Key]) -> list[EntryId]:
-    return [string_entry_id(key) for key in keys]
 
 
 def _count(reply: wire.Reply) -> int:

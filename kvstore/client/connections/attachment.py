@@ -23,6 +23,9 @@ from ..locations import Locations
 from ..notes import Notes
 from .connection import Connection
 
+NOTES_VERSION = 2
+"""Of the wire: the first with NoteUse, runs, and header slots that tell WITHDRAWN entries."""
+
 
 class SegmentTaken(StoreUnavailable):
     """The daemon took a granted segment back, with the reservations in it: reserve again."""
@@ -55,12 +58,12 @@ class Attachment:
     ) -> None:
         self.instance = welcome.instance
         self.version = welcome.version
-        self.takes_notes = welcome.version >= 2 and welcome.run_bytes > 0
+        self.takes_notes = welcome.version >= NOTES_VERSION
         self.inline_bytes = welcome.inline_bytes
         self.max_entry_bytes = welcome.max_entry_bytes
-        self.largest_segment = max(welcome.segment_sizes, default=0)
+        self.pool_bytes = sum(welcome.segment_sizes)
         self.slots = SlotReader(slot_table.buffer) if slot_table else None
-        self.run_bytes = welcome.run_bytes if self.slots and welcome.version >= 2 else 0
+        self.run_bytes = welcome.run_bytes if self.takes_notes else 0
         self.retired = False
         self.notes = Notes()
         self.locations: Locations | None = None
@@ -101,6 +104,11 @@ class Attachment:
     def is_intact(self, located: Located) -> bool:
         """True while the bytes at `located` are the entry's."""
         return self.slots is not None and self.slots.is_intact(located.slot, located.generation)
+
+    def forget_locations(self) -> None:
+        """A connection has ended: perhaps the daemon has."""
+        if self.locations is not None:
+            self.locations.clear()
 
     # -- writing ----------------------------------------------------------------------
     #
@@ -184,8 +192,7 @@ class Attachment:
         """Another instance answers now: drops the mappings, except under views still in use."""
         with self._lock:
             self.retired = True
-            if self.locations is not None:
-                self.locations.clear()
+            self.forget_locations()
             self._readable.clear()
             self._granted = {
                 segment: granted for segment, granted in self._granted.items() if granted.holders

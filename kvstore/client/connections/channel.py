@@ -318,6 +318,8 @@ class Channel:
         if connection is None:
             return
         self._selector.unregister(connection)
+        if self.attachment is not None:
+            self.attachment.forget_locations()
         self._connection = self.attachment = None
         self._sending = False
         self._dialer.hang_up(connection)

@@ -108,6 +108,11 @@ class Connection:
         del self._answers[request_id]
         return frame.message
 
+    def forget(self, request_id: int) -> None:
+        """Nobody will collect the reply to what was posted."""
+        if self._answers.pop(request_id) is None:
+            self._unheeded.add(request_id)
+
     def tell(self, message: wire.Request) -> None:
         """Queues a request whose reply nobody needs; it goes with `flush` or the next request."""
         self._unheeded.add(self.writer.add(message))

@@ -34,6 +34,11 @@ class ConnectionLost(StoreUnavailable):
         self.sent = sent
 
 
+class OwnerLost(StoreUnavailable):
+    """The connection that owned the space had ended before anything was done with it: take new
+    space."""
+
+
 class Frame(NamedTuple):
     request_id: int
     message: wire.Reply

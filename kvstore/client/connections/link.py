@@ -22,7 +22,7 @@ from ..deadline import Deadline
 from .attachment import Attachment
 from .connection import Connection, raise_failure
 from .dialer import Dialer
-from .frames import Buffers, ConnectionLost
+from .frames import Buffers, ConnectionLost, OwnerLost
 
 
 class Answer(NamedTuple):
@@ -97,16 +97,51 @@ class Link:
     def act_on(
         self, connection: int, message: wire.Request, deadline: Deadline, payload: Buffers = ()
     ) -> Answer:
-        """For requests about what `connection` owns. Raises StoreUnavailable when it has ended, and
+        """For requests about what `connection` owns. Raises OwnerLost when it had ended before, and
         the reservation or pin with it."""
         try:
             with self._held(deadline):
-                current, attachment = self._connection, self.attachment
-                if current is None or attachment is None or current.serial != connection:
-                    raise StoreUnavailable("the connection that owned the entry is gone; try again")
-                return self._request(current, attachment, message, deadline, payload)
+                return self._request(*self._owner(connection), message, deadline, payload)
+        except ConnectionLost as lost:
+            raise _unknown(lost) if lost.sent else _owner_lost() from lost
+
+    def post_on(self, connection: int, message: wire.Request, deadline: Deadline) -> int:
+        """As `act_on`, for an answer that `collect` takes later: its id."""
+        try:
+            with self._held(deadline):
+                owner, attachment = self._owner(connection)
+                try:
+                    self._add_notes(owner, attachment)
+                    return owner.post(message, deadline)
+                except BaseException:
+                    self._drop()
+                    raise
+        except ConnectionLost as lost:
+            raise _unknown(lost) if lost.sent else _owner_lost() from lost
+
+    def collect(self, connection: int, request_id: int, deadline: Deadline) -> wire.Reply:
+        """The answer to what was posted. Raises like `act`."""
+        try:
+            with self._held(deadline):
+                current = self._connection
+                if current is None or current.serial != connection:
+                    raise ConnectionLost("the connection to the store is gone")
+                try:
+                    reply = current.collect(request_id, deadline)
+                except BaseException:
+                    self._drop()
+                    raise
         except ConnectionLost as lost:
             raise _unknown(lost) from lost
+        if isinstance(reply, wire.Failure):
+            raise_failure(reply)
+        return reply
+
+    def forget(self, connection: int, request_id: int) -> None:
+        """Nobody will collect what was posted."""
+        with self._lock:
+            if self._connection is not None and self._connection.serial == connection:
+                self._connection.forget(request_id)
 
     def map_segment(
         self, attachment: Attachment, segment: int, deadline: Deadline, *, writable: bool = False
@@ -233,6 +268,17 @@ class Link:
         if attachment is not None and attachment.notes.has_releases:
             self.send_notes()
 
+    @property
+    def connection(self) -> int:
+        """Serial of the last connection; 0 when it has ended, as far as is known."""
+        return self._connection.serial if self._connection else 0
+
+    def _owner(self, connection: int) -> tuple[Connection, Attachment]:
+        current, attachment = self._connection, self.attachment
+        if current is None or attachment is None or current.serial != connection:
+            raise _owner_lost()
+        return current, attachment
+
     def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
         return self._request(*self._ready(deadline), message, deadline, payload)
 
@@ -273,9 +319,15 @@ class Link:
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
+        if self.attachment is not None:
+            self.attachment.forget_locations()
         if connection is not None:
             self._dialer.hang_up(connection)
 
 
 def _unknown(lost: ConnectionLost) -> StoreUnavailable:
     return StoreUnavailable(f"{lost}; the call may or may not have been done")
+
+
+def _owner_lost() -> OwnerLost:
+    return OwnerLost("the connection that owned the entry is gone; try again")

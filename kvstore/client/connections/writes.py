@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...errors import StoreTimeout, StoreUnavailable
+from ...errors import StoreTimeout
 from ..deadline import Deadline
+from .frames import OwnerLost
 
 
 class RunningWrites:
@@ -32,11 +33,11 @@ class RunningWrites:
 
     @contextmanager
     def of(self, connection: int) -> Iterator[None]:
-        """Raises StoreUnavailable when the connection has ended. Only for the copy itself: a new
+        """Raises OwnerLost when the connection has ended. Only for the copy itself: a new
         connection waits for its end, so a request made within would wait for ever."""
         with self._changed:
             if connection not in self._live:
-                raise StoreUnavailable("the connection that reserved the space is gone; try again")
+                raise OwnerLost("the connection that reserved the space is gone; try again")
             self._running[connection] += 1
         try:
             yield

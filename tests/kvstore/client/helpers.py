@@ -22,6 +22,8 @@ from moontide.kvstore import (
     PrefixHit,
     Shard,
     StoreClient,
+    StoreTimeout,
+    StoreUnavailable,
     connect,
     wire,
 )
@@ -121,6 +123,20 @@ def wait_until(condition: Callable[[], object], seconds: float = SECONDS) -> Non
     while not condition():
         assert time.monotonic() < deadline, f"{condition} did not come true in {seconds} s"
         time.sleep(0.005)
+
+
+def wait_until_asked(client: StoreClient, key: str) -> None:
+    """Until the client no longer reads `key` by itself: for BEAT_SECONDS after the daemon's last
+    sign it does."""
+
+    def is_asked() -> bool:
+        try:
+            client.get(key, timeout_s=0.01)
+        except (StoreTimeout, StoreUnavailable):
+            return True
+        return False
+
+    wait_until(is_asked)
 
 
 def result_of(kv: BlockStore, job: JobId, seconds: float = SECONDS) -> JobResult:

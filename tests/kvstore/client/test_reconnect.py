@@ -34,6 +34,7 @@ from .helpers import (
     fork,
     result_of,
     wait_until,
+    wait_until_asked,
     write_prompt,
 )
 
@@ -148,6 +149,7 @@ def test_r25_a_killed_daemon_is_found_again(store_daemon: StartStore) -> None:
         write_prompt(kv, range(64))
         for _ in range(2):
             daemon.kill()
+            wait_until_asked(client, "key")
             error, seconds = timed(lambda: client.get("key", timeout_s=LIMIT_SECONDS))
             assert isinstance(error, StoreUnavailable)
             assert LIMIT_SECONDS * 0.9 <= seconds <= LATEST_SECONDS
@@ -168,6 +170,7 @@ def test_calls_that_wait_go_through_when_the_daemon_is_back(store_daemon: StartS
     with client_of(daemon) as client:
         client.put("key", b"value")
         daemon.kill()
+        wait_until_asked(client, "key")
         answers: list[object] = []
         threads = [
             threading.Thread(target=lambda: answers.append(client.get("key", timeout_s=30))),

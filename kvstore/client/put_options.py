@@ -1,0 +1,34 @@
+"""What a put may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from .. import wire
+from ..errors import InvalidRequest
+from ..types import IfExists
+from .deadline import check_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class PutOptions:
+    if_exists: IfExists = "keep"
+    ttl_s: float | None = None
+    soft_pin: bool = False
+    replicas: int = 1
+
+
+def put_options(
+    if_exists: IfExists, ttl_s: float | None, *, soft_pin: bool, replicas: int
+) -> PutOptions:
+    """Raises InvalidRequest on a value outside its bounds."""
+    if if_exists not in get_args(IfExists):
+        raise InvalidRequest(
+            f"if_exists is {if_exists!r}; give one of {', '.join(get_args(IfExists))}"
+        )
+    if not isinstance(replicas, int) or not 1 <= replicas <= wire.MAX_REPLICAS:
+        raise InvalidRequest(f"replicas is {replicas!r}; it must lie in 1..{wire.MAX_REPLICAS}")
+    if ttl_s is not None:
+        ttl_s = check_timeout(ttl_s)
+    return PutOptions(if_exists, ttl_s, soft_pin, replicas)

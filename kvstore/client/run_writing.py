@@ -1,0 +1,277 @@
+"""Puts through runs: one CommitRun a batch, and the next batch is copied while the daemon works on
+the last one.
+
+A value is copied into a run, where nobody sees it, and becomes visible by its CommitRun. Whatever
+goes wrong before, the run is given up and its space comes back.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+from moontide.transfer import Bytes, CopyHelper, copy
+from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
+
+from .. import wire
+from ..errors import StoreUnavailable
+from ..keys import EntryId
+from ..types import PutResult, PutStatus
+from .batches import batches
+from .connections.attachment import SegmentTaken
+from .connections.frames import OwnerLost
+from .connections.link import Link
+from .connections.writes import RunningWrites
+from .copies import Copies
+from .deadline import Deadline
+from .granted import GrantedMemory
+from .locations import Spans
+from .put_options import PutOptions
+from .runs import Run, Runs
+from .spaces import Space
+
+COMMIT_BYTES = 16 << 20
+"""Values of one CommitRun, unless a single one is larger."""
+MAX_AHEAD = 1
+"""CommitRuns unanswered while the next values are copied."""
+_LINE_MASK = CACHE_LINE_BYTES - 1
+_PADDING = [bytes(-count & _LINE_MASK) for count in range(CACHE_LINE_BYTES)]
+"""By the size of a value, modulo cache lines."""
+_STORED = PutResult(PutStatus.STORED)
+_RESULTS: dict[int, PutResult] = {
+    PutStatus.STORED: _STORED,
+    PutStatus.EXISTS: PutResult(PutStatus.EXISTS),
+}
+
+
+class Batch:
+    """What one CommitRun makes visible. Small values alone are packed: they lie one behind another,
+    are joined and copied at once. `offsets` are from where the batch begins; one more: its end."""
+
+    __slots__ = ("entries", "is_packed", "offsets", "sizes", "values")
+
+    def __init__(
+        self, entries: Sequence[EntryId], values: Sequence[Bytes], sizes: Sequence[int]
+    ) -> None:
+        self.entries = entries
+        self.values = values
+        self.sizes = sizes
+        self.is_packed = max(sizes) < PAGE_BYTES
+        if self.is_packed:
+            steps = [size + _LINE_MASK & ~_LINE_MASK or CACHE_LINE_BYTES for size in sizes]
+            self.offsets = list(accumulate(steps, initial=0))
+        else:
+            self.offsets = _page_offsets(sizes)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.offsets[-1]
+
+    def begin(self, front: int) -> int:
+        """The first place for it from `front` on."""
+        return front if self.is_packed else align_up(front, PAGE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Posted:
+    """A batch whose CommitRun is on its way. The segment it lies in is held until the answer."""
+
+    request_id: int
+    run: Run
+    batch: Batch
+    begin: int  # in the run
+    checksums: list[int]
+
+
+class RunWriter:
+    """Puts batches of string entries of any sizes."""
+
+    def __init__(
+        self,
+        link: Link,
+        memory: GrantedMemory,
+        writes: RunningWrites,
+        copies: Copies,
+        helper: CopyHelper,
+    ) -> None:
+        self.runs = Runs(link)
+        self._link = link
+        self._memory = memory
+        self._writes = writes
+        self._copies = copies
+        self._helper = helper
+
+    def put(
+        self,
+        entries: Sequence[EntryId],
+        values: Sequence[Bytes],
+        options: PutOptions,
+        deadline: Deadline,
+    ) -> list[PutResult]:
+        """Results of the leading entries for which there were runs."""
+        attachment = self._link.open(deadline)
+        results: list[PutResult] = []
+        waiting: deque[_Posted] = deque()
+        parts = _parts(entries, values, min(COMMIT_BYTES, attachment.max_entry_bytes))
+        left_bytes = sum([each.num_bytes for each in parts]) if len(parts) > 1 else 0
+        try:
+            for batch in parts:
+                wanted = max(min(left_bytes, attachment.max_entry_bytes), attachment.run_bytes)
+                posted = self._post(batch, wanted, options, deadline)
+                if posted is None:
+                    break
+                left_bytes -= batch.num_bytes
+                waiting.append(posted)
+                if len(waiting) > MAX_AHEAD:
+                    results += self._collect(waiting[0], options, deadline)
+                    _let_go(waiting.popleft())
+            while waiting:
+                results += self._collect(waiting[0], options, deadline)
+                _let_go(waiting.popleft())
+        finally:
+            for posted in waiting:
+                self._link.forget(posted.run.connection, posted.request_id)
+                _let_go(posted)
+        return results
+
+    def _post(
+        self, batch: Batch, wanted: int, options: PutOptions, deadline: Deadline
+    ) -> _Posted | None:
+        """None: there is no run."""
+        while (run := self._take(batch, wanted, deadline)) is not None:
+            try:
+                return self._fill_and_post(run, batch, options, deadline)
+            except (SegmentTaken, OwnerLost):
+                deadline.check("put")
+        return None
+
+    def _take(self, batch: Batch, wanted: int, deadline: Deadline) -> Run | None:
+        return self.runs.take(batch.num_bytes, max(wanted, batch.num_bytes), deadline)
+
+    def _fill_and_post(
+        self, run: Run, batch: Batch, options: PutOptions, deadline: Deadline
+    ) -> _Posted:
+        """The run is given back, or given up when anything goes wrong."""
+        space = run.space
+        place = [(space.slot, space.generation)]
+        begin = batch.begin(run.front)
+        end = begin + batch.num_bytes
+        held = False
+        try:
+            memory = self._memory.hold(run.attachment, space.segment, place, deadline)
+            held = True
+            with self._writes.of(run.connection):  # in which no request may be made
+                target = memory[space.offset + begin : space.offset + end]
+                checksums = self._fill(batch, target)
+            message = _commit_message(space, batch, begin, checksums, options)
+            request_id = self._link.post_on(run.connection, message, deadline)
+        except BaseException:
+            if held:
+                run.attachment.let_go(space.segment)
+            self.runs.give_up(run)
+            raise
+        run.front = end
+        self.runs.give_back(run)
+        return _Posted(request_id, run, batch, begin, checksums)
+
+    def _fill(self, batch: Batch, target: memoryview) -> list[int]:
+        """Copies the values to their places; their checksums."""
+        values, sizes, offsets = batch.values, batch.sizes, batch.offsets
+        if batch.is_packed and len(values) > 1:
+            sums = self._copies.sums(values)
+            padding = [_PADDING[size & _LINE_MASK] for size in sizes]
+            joined = b"".join(chain.from_iterable(zip(values, padding, strict=True)))
+            copy(target[: len(joined)], joined)
+            return sums
+        sums = [0] * len(values)
+
+        def fill(index: int) -> None:
+            start = offsets[index]
+            sums[index] = self._copies.copy(target[start : start + sizes[index]], values[index])
+
+        self._helper.share(fill, len(values), batch.num_bytes)
+        return sums
+
+    def _collect(self, posted: _Posted, options: PutOptions, deadline: Deadline) -> list[PutResult]:
+        run, batch = posted.run, posted.batch
+        reply = self._link.collect(run.connection, posted.request_id, deadline)
+        count = len(batch)
+        if not isinstance(reply, wire.RunReply) or len(reply.statuses) != count:
+            raise StoreUnavailable(f"the store answered {count} entries with {reply!r:.100}")
+        if options.ttl_s is None and run.attachment.locations is not None:
+            run.attachment.locations.learn_run(
+                batch.entries,
+                memoryview(reply.slots).cast("I"),
+                memoryview(reply.generations).cast("I"),
+                Spans(
+                    run.space.segment,
+                    _shifted(batch.offsets, run.space.offset + posted.begin),
+                    batch.sizes,
+                    posted.checksums,
+                ),
+            )
+        if not any(reply.statuses):
+            return [_STORED] * count
+        return [_RESULTS.get(status) or _failed(status, reply.reason) for status in reply.statuses]
+
+
+def _parts(entries: Sequence[EntryId], values: Sequence[Bytes], most_bytes: int) -> list[Batch]:
+    sizes = list(map(len, values))
+    if len(sizes) == 1:
+        return [Batch(entries, values, sizes)]
+    occupied = [size + PAGE_BYTES for size in sizes]
+    return [
+        Batch(entries[part], values[part], sizes[part])
+        for part in batches(entries, occupied, most_bytes)
+    ]
+
+
+def _page_offsets(sizes: Sequence[int]) -> list[int]:
+    """With a value of a page or more among them."""
+    offsets, reached = [], 0
+    for size in sizes:
+        alignment = PAGE_BYTES if size >= PAGE_BYTES else CACHE_LINE_BYTES
+        reached = align_up(reached, alignment)
+        offsets.append(reached)
+        reached += align_up(max(size, 1), alignment)
+    return [*offsets, reached]
+
+
+def _shifted(offsets: list[int], begin: int) -> list[int]:
+    """Without the last, which is the end."""
+    return [begin + offset for offset in offsets[:-1]]
+
+
+def _commit_message(
+    space: Space,
+    batch: Batch,
+    begin: int,
+    checksums: list[int],
+    options: PutOptions,
+) -> wire.CommitRun:
+    return wire.CommitRun(
+        slot=space.slot,
+        generation=space.generation,
+        entries=list(batch.entries),
+        offsets=array("Q", _shifted(batch.offsets, begin)).tobytes(),
+        sizes=array("Q", batch.sizes).tobytes(),
+        checksums=array("Q", checksums).tobytes(),
+        if_exists=options.if_exists,
+        ttl_s=options.ttl_s,
+        soft_pin=options.soft_pin,
+        replicas=options.replicas,
+    )
+
+
+def _let_go(posted: _Posted) -> None:
+    posted.run.attachment.let_go(posted.run.space.segment)
+
+
+def _failed(status: int, reason: str) -> PutResult:
+    return PutResult(PutStatus(status), reason)
