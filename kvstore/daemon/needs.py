@@ -16,7 +16,7 @@ from moontide.transfer import check_memory
 from moontide.transfer.errors import SegmentUnavailable
 
 from ..errors import OutOfSpace
-from ..nvme import MAX_REGIONS
+from ..nvme import MAX_REGIONS, NvmeSettings
 from ..nvme.settings import free_floor_of
 from ..service import CommandFailed, Size
 from ..store.types import ENTRY_MEMORY_BYTES
@@ -97,7 +97,7 @@ def check_disk(settings: StoreSettings) -> None:
     facts = os.statvfs(folder)
     total = facts.f_blocks * facts.f_frsize
     free = facts.f_bavail * facts.f_frsize
-    floor = free_floor_of(total) if tier.free_floor_bytes is None else tier.free_floor_bytes
+    floor = floor_of(tier, total)
     is_new = not tier.directory.exists()
     available = max(0, (free if is_new else total) - floor)
     if tier.capacity_bytes > available:
@@ -114,6 +114,13 @@ def check_disk(settings: StoreSettings) -> None:
             free,
             floor,
         )
+
+
+def floor_of(tier: NvmeSettings, file_system_bytes: int) -> int:
+    """What the tier leaves free of a file system of this size."""
+    if tier.free_floor_bytes is not None:
+        return tier.free_floor_bytes
+    return free_floor_of(file_system_bytes)
 
 
 def existing_parent(path: Path) -> Path:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...daemon.needs import existing_parent, needs_of, used_bytes
-from ...nvme.settings import free_floor_of
+from ...daemon.needs import existing_parent, floor_of, needs_of, used_bytes
 from ...service import human_size
 from ..proc import Mount, mount_of
 from ..types import Case, Finding, Status
@@ -51,13 +50,13 @@ class DiskSpace:
 
     def examine(self, case: Case) -> Iterator[Finding]:
         space = case.host.file_system(case.store.data_dir)
-        floor = free_floor_of(space.total_bytes)
         value = f"{human_size(space.free_bytes)} free of {human_size(space.total_bytes)}"
         wanted = needs_of(case.store).disk_bytes
         if not wanted:
             yield Finding("disk space", value, "none: no --nvme")
             return
-        own = used_bytes(case.store.nvme_settings().directory)
+        tier = case.store.nvme_settings()
+        own, floor = used_bytes(tier.directory), floor_of(tier, space.total_bytes)
         needed = f"{case.store.nvme}, and {human_size(floor)} that stay free"
         if space.free_bytes + own - floor < wanted:
             fix = "lower --nvme, free space or give another --data-dir"

@@ -192,6 +192,19 @@ def test_r74_a_refused_io_uring_is_told_and_no_obstacle(
     assert "POSIX" in finding.needed
 
 
+def test_the_floor_counts_and_so_does_what_the_tier_already_has(tmp_path: Path) -> None:
+    host = RecordedHost(record(tmp_path / "root", {}), free_bytes=100 * GIB)
+    asked = {"data_dir": tmp_path, "nvme": Size(100 * GIB)}
+    tight = findings(host, StoreSettings(**asked))["disk space"]
+    assert (tight.status, "1 GiB that stay free" in tight.needed) == (Status.FAIL, True)
+    without = StoreSettings(**asked, nvme_free_floor=Size(0))
+    assert findings(host, without)["disk space"].status is Status.OK
+    (tmp_path / "nvme").mkdir()
+    (tmp_path / "nvme/region").write_bytes(bytes(2 << 20))
+    kept = StoreSettings(**asked, nvme_free_floor=Size(2 << 20))
+    assert findings(host, kept)["disk space"].status is Status.OK
+
+
 # -- processes ----------------------------------------------------------------------
 
 
