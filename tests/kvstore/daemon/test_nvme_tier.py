@@ -7,6 +7,8 @@ import random
 import signal
 import time
 
+import pytest
+
 from moontide.kvstore import StoreClient
 from moontide.kvstore.types import PutStatus
 
@@ -28,6 +30,12 @@ from .warm import (
 RESTARTS = 2
 NUM_BLOCKS = 150
 """More than one batch of promotion reads."""
+
+
+def get_in_parts(client: StoreClient, names: list[str]) -> list[bytes | None]:
+    """All at once, they need not fit into DRAM."""
+    parts = [names[start : start + 100] for start in range(0, len(names), 100)]
+    return [value for part in parts for value in client.get_many(part)]
 
 
 def digests(client: StoreClient, names: list[str]) -> list[str]:
@@ -71,25 +79,33 @@ def test_r48_recovery_evicts_nothing_and_leaves_room_for_the_largest_entry(
     check_at_rest(node)
 
 
-def test_r44_what_was_reported_flushed_survives_a_kill(store_daemon: StartStore) -> None:
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.soak)])
+def test_r44_what_was_reported_flushed_survives_kills_at_random_moments(
+    store_daemon: StartStore, rounds: int
+) -> None:
+    """Each round adds entries to those of the rounds before, and is killed while they are written
+    to disk."""
     seed = 44
     rng = random.Random(seed)
-    node, entries = store_daemon(*NVME), values(600, seed=seed)
-    admin = admin_of(node)
-    with client_of(node) as client:
-        put_all(client, entries)
-        deadline = time.monotonic() + rng.uniform(0.0, 0.15)
-        flushed = 0
-        while flushed == 0 or time.monotonic() < deadline:
-            flushed = admin.stats()["tiers"]["nvme"]["flushed"]
-        node.kill()
-    node.start()
-    with client_of(node) as client:
-        found = client.get_many(list(entries))
-    assert all(got in (None, value) for got, value in zip(found, entries.values(), strict=True))
-    hits = len(found) - found.count(None)
-    assert hits >= 0.95 * flushed, f"seed {seed}: {hits} hits of {flushed} flushed"
-    check_at_rest(node)
+    node, entries = store_daemon(*NVME), {}
+    for number in range(rounds):
+        new = values(400, seed=100 * seed + number, largest=100_000)
+        entries.update(new)
+        admin = admin_of(node)
+        before = flushed = admin.stats()["tiers"]["nvme"]["flushed"]
+        with client_of(node) as client:
+            put_all(client, new)
+            deadline = time.monotonic() + rng.uniform(0.0, 0.15)
+            while flushed == before or time.monotonic() < deadline:
+                flushed = admin.stats()["tiers"]["nvme"]["flushed"]
+            node.kill()
+        node.start()
+        with client_of(node) as client:
+            found = get_in_parts(client, list(entries))
+        assert all(got in (None, value) for got, value in zip(found, entries.values(), strict=True))
+        hits = len(found) - found.count(None)
+        assert hits >= 0.95 * flushed, f"seed {seed}, {number}: {hits} hits of {flushed} flushed"
+        check_at_rest(node)
 
 
 def test_r45_foreign_files_are_left_alone_and_reported(store_daemon: StartStore) -> None:
