@@ -45,9 +45,11 @@ class ReceiveBuffer:
         """`num_bytes` were received into `room()`."""
         self._end += num_bytes
 
-    def peek(self, num_bytes: int) -> memoryview:
-        """The next bytes, at most `num_bytes`; valid until the next call of `room`."""
-        return self._view[self._start : min(self._start + num_bytes, self._end)]
+    def peek(self, num_bytes: int, skipped: int = 0) -> memoryview:
+        """The next bytes behind those `skipped`, at most `num_bytes`; valid until the next call of
+        `room`."""
+        start = self._start + skipped
+        return self._view[start : min(start + num_bytes, self._end)]
 
     def consume(self, num_bytes: int) -> None:
         self._start += num_bytes

@@ -54,29 +54,35 @@ class Outbox:
     ) -> None:
         """`on_sent` runs once: when the last byte has left, or when the outbox is dropped. The
         descriptors stay the caller's."""
-        parts = [_Item(part) for part in payload if len(part)]
-        first = _Item(memoryview(head), len(head) + ITEM_BYTES, descriptors)
-        self._items.append(first)
-        self._items.extend(parts)
+        held_bytes = len(head) + ITEM_BYTES
+        self._items.append(_Item(memoryview(head), held_bytes, descriptors))
+        self.num_bytes += len(head)
+        for part in payload:
+            if len(part):
+                self._items.append(_Item(part))
+                self.num_bytes += len(part)
+                held_bytes += ITEM_BYTES
         self._items[-1].on_sent = on_sent
-        self.num_bytes += len(head) + sum(map(len, payload))
-        self._memory.add(first.held_bytes + ITEM_BYTES * len(parts))
+        self._memory.add(held_bytes)
 
     def send(self, sock: socket.socket) -> int:
-        """One sendmsg of as much as the socket takes. Raises BlockingIOError when it takes none,
+        """One send of as much as the socket takes. Raises BlockingIOError when it takes none,
         OSError when the connection is gone."""
+        first = self._items[0]
+        if len(self._items) == 1 and not first.descriptors:
+            sent = sock.send(first.data)
+        else:
+            sent = sock.sendmsg(self._batch(), _rights(first.descriptors))
+        self._drop_front(sent)
+        return sent
+
+    def _batch(self) -> list[memoryview]:
         batch: list[memoryview] = []
         for item in self._items:
             if len(batch) == MAX_BUFFERS or (batch and item.descriptors):
                 break
             batch.append(item.data)
-        ancillary = []
-        if descriptors := self._items[0].descriptors:
-            rights = array.array("i", descriptors)
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-        sent = sock.sendmsg(batch, ancillary)
-        self._drop_front(sent)
-        return sent
+        return batch
 
     def drop(self) -> None:
         """The connection is gone: nothing more is sent, every `on_sent` still runs."""
@@ -99,3 +105,9 @@ class Outbox:
             front = self._items[0]
             front.data = front.data[sent:]
             front.descriptors = ()
+
+
+def _rights(descriptors: tuple[int, ...]) -> list[tuple[int, int, array.array[int]]]:
+    if not descriptors:
+        return []
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]

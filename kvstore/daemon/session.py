@@ -181,24 +181,27 @@ class Session:
         more = True  # the socket may hold more
         self._flush_due = True  # below, for all replies of this turn
         while self._may_read():
-            if time.monotonic() > end:
-                self._continue_soon()
-                break
             if not self._advance_input():
                 if not more:
                     break
                 more = self._receive()
+            if time.monotonic() > end:
+                self._continue_soon()
+                break
         self._flush_due = False
         if not self._closed:
             self._send_turn()
 
     def _may_read(self) -> bool:
         return (
-            not self._closed
-            and self._closing is None
-            and self._output.num_bytes < OUTPUT_HIGH
+            not self._closed and self._closing is None and (not self._output or self._may_reply())
+        )
+
+    def _may_reply(self) -> bool:
+        return (
+            self._output.num_bytes < OUTPUT_HIGH
             and self._output.num_items < MAX_REPLY_ITEMS
-            and not (self._output.num_bytes and self._memory.is_full)
+            and not self._memory.is_full
         )
 
     def _continue_soon(self) -> None:
@@ -217,14 +220,15 @@ class Session:
             self._incoming = None
             self._finish(header, incoming)
             return True
-        if len(self._input) < wire.HEADER.size:
+        received = len(self._input)
+        if received < wire.HEADER.size:
             return False
         header = wire.decode_header(self._input.peek(wire.HEADER.size))
         self._check(header)
         head_bytes = wire.HEADER.size + header.body_bytes
-        if len(self._input) < head_bytes:
+        if received < head_bytes:
             return False
-        message = wire.decode_request(self._input.peek(head_bytes)[wire.HEADER.size :])
+        message = wire.decode_request(self._input.peek(header.body_bytes, wire.HEADER.size))
         self._input.consume(head_bytes)
         self._serve(header, message)
         return True
@@ -364,14 +368,16 @@ class Session:
     def _reply(self, request_id: int, reply: wire.Reply | Outgoing) -> None:
         if not self._is_under_way():
             self._got_on()
-        out = reply if isinstance(reply, Outgoing) else Outgoing(reply)
-        payload_bytes = sum(map(len, out.payload))
-        self._output.put(
-            wire.encode_frame(out.reply, request_id, payload_bytes, version=self._version),
-            out.payload,
-            descriptors=out.descriptors,
-            on_sent=out.release,
-        )
+        if isinstance(reply, Outgoing):
+            payload_bytes = sum(map(len, reply.payload))
+            self._output.put(
+                wire.encode_frame(reply.reply, request_id, payload_bytes, version=self._version),
+                reply.payload,
+                descriptors=reply.descriptors,
+                on_sent=reply.release,
+            )
+        else:
+            self._output.put(wire.encode_frame(reply, request_id, version=self._version))
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._on_writable)

@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 ROUND_SECONDS = 0.008
 """Of one pass of the loop that go to clients. The rest of their turns follow in the next one."""
+NOTICED_SECONDS = ROUND_SECONDS / 8
+"""Less than that may count for a later pass, too: to ask the loop for the next pass costs as much
+as a short step."""
 
 Step = Callable[[], None]
 
@@ -29,6 +32,8 @@ class Turns:
             self._waiting.append(step)
         else:
             self._do(step)
+            if self._spent < NOTICED_SECONDS:
+                return
         self._begin_round_soon()
 
     def wait(self, step: Step) -> None:

@@ -79,7 +79,7 @@ _PAYLOAD_HANDLERS: dict[type[wire.Request], _PayloadHandler] = {
 def answer(peer: Peer, message: wire.Request, payload_bytes: int) -> Answer:
     """Acts on `message`. Raises StoreError to refuse it; its payload is then drained."""
     kind = type(message)
-    if peer.version < _SINCE_VERSION.get(kind, wire.OLDEST_VERSION):
+    if peer.version < wire.WIRE_VERSION and peer.version < _SINCE_VERSION.get(kind, 0):
         raise InvalidRequest(
             f"{kind.__name__} on a connection of wire version {peer.version}; it came with "
             f"version {_SINCE_VERSION[kind]}"
