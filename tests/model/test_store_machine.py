@@ -80,7 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.strings, self.blocks = Strings(keeps=keeps), Blocks(keeps=keeps)
         self.clients: dict[str, StoreClient] = {}
         self.kvs: dict[str, BlockStore] = {}
-        self.views: list[tuple[View, bytes]] = []
+        self.views: list[tuple[str, View, bytes]] = []
         self.tickets: list[tuple[str, PrefixHit]] = []
         self.stores: list[tuple[str, StoreHandle]] = []
         self.puppet: Puppet | None = None
@@ -95,6 +95,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.kvs[seat] = self.clients[seat].kv(NAMESPACE)
 
     def disconnect(self, seat: str) -> None:
+        self.views = [held for held in self.views if held[0] != seat]
         self.tickets = [held for held in self.tickets if held[0] != seat]
         self.stores = [begun for begun in self.stores if begun[0] != seat]
         self.clients.pop(seat).close()
@@ -126,7 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def let_go(self) -> None:
         """Of everything held, in every client."""
-        for view, _ in self.views:
+        for _, view, _ in self.views:
             view.release()
         for seat, hit in self.tickets:
             self.kvs[seat].release(hit.ticket)
@@ -252,13 +253,13 @@ class StoreMachine(RuleBasedStateMachine):
         data = None if view is None else bytes(view.data)
         self.strings.check_get(f"k{key}", data, asked)
         if view is not None and data is not None:
-            self.views.append((view, data))
+            self.views.append((seat, view, data))
 
     @rule(index=st.integers(0, 20))
     def release_view(self, index: int) -> None:
         if not self.views:
             return
-        view, data = self.views.pop(index % len(self.views))
+        _, view, data = self.views.pop(index % len(self.views))
         lost = not view.valid()
         with contextlib.suppress(ViewExpired) if lost else contextlib.nullcontext(), view:
             assert lost or view.data == data
@@ -412,7 +413,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.strings.stopped()
         self.daemon.start()
         self.tickets, self.stores = [], []
-        for view, _ in self.views:
+        for _, view, _ in self.views:
             assert not view.valid() or view.data.readonly
             view.release()
         self.views = []
@@ -473,7 +474,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "stack"))
     @invariant()
     def viewed_bytes_stay(self) -> None:
-        for view, data in self.views:
+        for _, view, data in self.views:
             assert view.valid()
             assert view.data == data
 

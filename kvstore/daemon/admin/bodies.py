@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from ...keys import MAX_STRING_KEY_BYTES
 from ...store import MAX_TTL_SECONDS, EntryInfo, Evicted, TenantUsage
 
 TierName = Literal["dram", "nvme"]
@@ -13,13 +14,15 @@ Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 ByteCount = Annotated[int, Meta(ge=0, le=1 << 62)]
 MAX_PINNED_KEYS = 1024
-KeyText = Annotated[str, Meta(max_length=4096)]
+KeyText = Annotated[str, Meta(max_length=3 * MAX_STRING_KEY_BYTES + 2)]
+"""A key, each byte percent-encoded."""
+DigestText = Annotated[str, Meta(max_length=64)]
 
 
 class BlocksQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`namespace` (hex digest; empty: string entries), `key_prefix` like a key."""
 
-    namespace: KeyText | None = None
+    namespace: DigestText | None = None
     tier: TierName | None = None
     key_prefix: KeyText | None = None
     limit: Limit = 100
@@ -47,7 +50,7 @@ class EvictRequest(Struct, frozen=True, forbid_unknown_fields=True):
     the nvme tier does not know)."""
 
     tier: TierName | None = None
-    namespace: KeyText | None = None
+    namespace: DigestText | None = None
     keys: Annotated[tuple[KeyText, ...], Meta(max_length=16384)] | None = None
     key_prefix: KeyText | None = None
     bytes: ByteCount | None = None
@@ -63,7 +66,7 @@ class EvictAnswer(Struct, frozen=True):
 class ClearRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """`namespace` (hex digest; empty: string entries); none: everything."""
 
-    namespace: KeyText | None = None
+    namespace: DigestText | None = None
     dry_run: bool = False
 
 
@@ -76,7 +79,7 @@ class FloorRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """One of: `namespace` (hex digest), or all namespaces opened here that have this `weights_id`
     or this tenant's `salt`."""
 
-    namespace: KeyText | None = None
+    namespace: DigestText | None = None
     weights_id: KeyText | None = None
     salt: KeyText | None = None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Collection
 
 from ...errors import InvalidRequest
 from ...keys import EntryId
@@ -39,6 +41,29 @@ class Listing:
             if not cursor:
                 return found
             await asyncio.sleep(0)  # let clients have a turn
+
+    async def ids_in_dram(self, keys: Collection[TextKey]) -> dict[TextKey, list[EntryId]]:
+        """Of those that lie there: a string's entry, a block's shards. One walk for all blocks."""
+        strings = [key for key in keys if not key.is_block]
+        there = self.store.exists([EntryId(key.entry_id) for key in strings], time.monotonic())
+        found = {
+            key: [EntryId(key.entry_id)]
+            for key, is_there in zip(strings, there, strict=True)
+            if is_there
+        }
+        blocks = {key for key in keys if key.is_block}
+        common = os.path.commonprefix([key.data for key in blocks])  # noqa: RUF071 - of bytes
+        prefix = TextKey(True, common)
+        cursor = "" if blocks else None
+        while cursor is not None:
+            page = self.page(None, prefix, PAGE, cursor)
+            for entry in page.entries:
+                if (key := parse_key(entry.key)) in blocks:
+                    shard = bytes.fromhex(entry.shard)
+                    found.setdefault(key, []).append(EntryId(key.entry_id + shard))
+            cursor = page.cursor or None
+            await asyncio.sleep(0)  # let clients have a turn
+        return found
 
     def page(
         self, namespace: bytes | None, prefix: TextKey | None, limit: int, cursor: str

@@ -6,7 +6,6 @@ import time
 from typing import NamedTuple
 
 from ...errors import Busy, InvalidRequest
-from ...keys import EntryId
 from ...service import AnyRoute, Call, Plain, Route
 from ...store import FILL_OWNER
 from .bodies import PinAnswer, PinInfo, PinRequest, PinsAnswer, UnpinAnswer, UnpinRequest
@@ -62,12 +61,10 @@ class PinRoutes:
         self._forget_expired()
         if len(self._pins) >= MAX_PINS:
             raise Busy(f"{MAX_PINS} pins of operators are held, the limit: end some with /v1/unpin")
-        entries, missing = [], []
-        for text in call.body.keys:
-            key = parse_key(text)
-            found = await self._listing.entries_in_dram(key)
-            entries += [EntryId(key.entry_id + bytes.fromhex(entry.shard)) for entry in found]
-            missing += [] if found else [text]
+        keys = {text: parse_key(text) for text in call.body.keys}
+        found = await self._listing.ids_in_dram(set(keys.values()))
+        entries = [entry for ids in found.values() for entry in ids]
+        missing = [text for text, key in keys.items() if key not in found]
         now, ttl_s = time.monotonic(), call.body.ttl_s
         located, ticket = self._listing.store.lookup(FILL_OWNER, entries, ttl_s, now)
         held = [each for each in located if each is not None]

@@ -46,6 +46,8 @@ CHAINS = [[BlockKey(b"%s-%014d" % (name, index)) for index in range(6)] for name
 class Writing:
     """A reservation the machine has not ended yet."""
 
+    below_floor = False  # of its namespace, which was raised since
+
     def __init__(self, owner: int, entry: bytes, reserved: ReserveResult, mode: str) -> None:
         self.owner = owner
         self.entry = entry
@@ -78,6 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.deadlines: dict[bytes, float] = {}
         self.held: dict[bytes, list[tuple[memoryview, bytes]]] = {}  # pinned bytes
         self.ends: dict[bytes, float] = {}  # of tickets
+        self.block_writings: list[Writing] = []
         self.followed: dict[str, set[str]] = {}
         self.store.events.on_event(self.follow)
         self.next_owner = 0
@@ -237,6 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
                 data[:] = self.random.randbytes(len(data))
                 self.check_writable(owner, result)
                 writings.append(Writing(owner, entry, result, "keep"))
+        self.block_writings += writings
         return multiple(*writings)
 
     def check_writable(self, owner: int, result: ReserveResult) -> None:
@@ -284,6 +288,9 @@ class StoreMachine(RuleBasedStateMachine):
         before = self.store.exists([EntryId(writing.entry)], self.now)[0]
         content = bytes(data)
         (put,) = self.store.commit(writing.owner, slots, generations, sums, self.now)
+        if writing.below_floor:
+            assert put.status is PutStatus.FAILED
+            return
         if before and not writing.mode.startswith("replace"):
             assert put.status is PutStatus.EXISTS
             return
