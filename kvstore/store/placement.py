@@ -84,9 +84,7 @@ class Placement:
             worth = arena.policy.worth(np.array(slots, np.int64))
             orders.append(zip(worth.tolist(), slots, strict=True))
         coldest = merge(*orders, key=itemgetter(0))
-        victims = [
-            slot for _, slot in islice(coldest, count) if not self._catalog.is_guarded(slot)
-        ]
+        victims = [slot for _, slot in islice(coldest, count) if not self._catalog.is_guarded(slot)]
         self._entries.evict(victims)
         return len(victims)
 

@@ -49,8 +49,8 @@ class Refusals:
         self._counters.refused_puts += 1
         return ReserveResult(
             ReserveStatus.FULL,
-            reason=f"tenant {tenant} holds {held_bytes} bytes, too many of them pinned or being "
-            "written to get under its cap (setting tenant_cap); retry later",
+            reason=f"tenant {tenant} holds {held_bytes} bytes and would exceed its cap (setting "
+            "tenant_cap): too much is pinned or being written, or asked for at once; retry later",
         )
 
     def no_slots(self, num_entries: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..slots import HEAD, LENGTH, SlotState
-from .allocator import occupied_bytes_of
+from .allocator import occupied_bytes, occupied_bytes_of
 from .catalog import DEAD
 from .entries import Entries
 from .namespaces import Namespaces
@@ -83,12 +83,13 @@ class Tenants:
         if self._shares and now - self._counted_at >= COUNT_SECONDS:
             self._count(now)
 
-    def make_room(self, tenant: str, num_bytes: int, now: float) -> int | None:
-        """Before `num_bytes` are reserved: drops what of the tenant is coldest and has to go. The
-        bytes it holds, when it would stay over its cap; else None."""
+    def make_room(self, tenant: str, sizes: Sequence[int], now: float) -> int | None:
+        """Before entries of these sizes are reserved: drops what of the tenant is coldest and has
+        to go. The bytes it holds, when it would stay over its cap; else None."""
         cap = self._caps.of(tenant) if self._caps else None
         if cap is None:
             return None
+        num_bytes = sum(map(occupied_bytes, sizes))
         if num_bytes > cap:
             return self._used.get(tenant, 0)
         if self._counted_at == -math.inf:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 
 from ..errors import InvalidRequest
 from ..keys import BlockKey, EntryId, Namespace
 from ..layout import Shard
 from ..types import Extent, IfExists, PutResult
-from .allocator import occupied_bytes
 from .checks import (
     MAX_ENTRY_TTL_SECONDS,
     check_chain,
@@ -185,21 +184,23 @@ class StoreWriting(StoreParts):
         shapes = [opened.geometry(shard) for shard in packed]
         opened.stored.update(dict.fromkeys(packed))
         entries = [b"k" + key + shard for key in keys for shard in packed]
-        wanted = list(zip(entries, shapes * len(keys), strict=True))
+        sizes = [shape.num_bytes for shape in shapes] * len(keys)
+        extents = [shape.num_extents for shape in shapes] * len(keys)
+        wanted = entries
         if refused:
-            wanted = [each for each in wanted if each[0] not in refused]
-        sizes = [shape.num_bytes for _, shape in wanted]
-        held = self._tenants.make_room(opened.tenant, sum(map(occupied_bytes, sizes)), now)
+            admitted = [entry not in refused for entry in entries]
+            wanted = list(compress(entries, admitted))
+            sizes = list(compress(sizes, admitted))
+            extents = list(compress(extents, admitted))
+        held = self._tenants.make_room(opened.tenant, sizes, now)
         if held is not None:
             return [self._refusals.over_cap(opened.tenant, held)] * len(entries)
-        extents = [shape.num_extents for _, shape in wanted]
-        results = iter(
-            self._reservations.reserve(batch, [entry for entry, _ in wanted], sizes, extents, now)
-        )
+        results = self._reservations.reserve(batch, wanted, sizes, extents, now)
         if not refused:
-            return list(results)
+            return results
         self._counters.not_admitted += len(refused)
-        return [NOT_ADMITTED if entry in refused else next(results) for entry in entries]
+        left = iter(results)
+        return [NOT_ADMITTED if entry in refused else next(left) for entry in entries]
 
     def advance(
         self,

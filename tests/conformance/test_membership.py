@@ -498,3 +498,62 @@ def test_a_keeper_whose_name_is_taken_does_not_start(clock: Clock) -> None:
             await Keeper(membership, store(), ttl_s=TTL_S).start()
 
     asyncio.run(scenario())
+
+
+# -- floors -----------------------------------------------------------------------
+
+
+def test_a_floor_is_one_above_all_that_is_known(membership: Membership) -> None:
+    assert membership.floors() == {}
+    assert membership.raise_floors(["aa"], {}) == {"aa": 1}
+    assert membership.raise_floors(["aa", "bb"], {"bb": 7, "cc": 2}) == {"aa": 2, "bb": 8, "cc": 2}
+    assert membership.floors() == {"aa": 2, "bb": 8, "cc": 2}
+
+
+def test_what_is_known_lifts_floors_and_never_lowers_them(membership: Membership) -> None:
+    membership.raise_floors(["aa", "aa"], {})
+    assert membership.raise_floors([], {"aa": 5}) == {"aa": 5}
+    assert membership.raise_floors([], {"aa": 3}) == {"aa": 5}
+
+
+def test_each_raise_gives_another_floor(membership: Membership) -> None:
+    """Two stores that raise at the same time must not mean the same floor."""
+    told: list[int] = []
+
+    def raise_some() -> None:
+        for _ in range(20):
+            told.append(membership.raise_floors(["aa"], {})["aa"])
+
+    threads = [threading.Thread(target=raise_some) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told) == list(range(1, 61))
+
+
+def test_floors_have_a_bound(membership: Membership) -> None:
+    membership.raise_floors([], {f"{number:04x}": 1 for number in range(4096)})
+    with pytest.raises(InvalidRequest, match="4096"):
+        membership.raise_floors(["ffff"], {})
+    assert len(membership.floors()) == 4096
+
+
+def test_floors_are_no_member_and_outlive_them(membership: Membership) -> None:
+    registration = membership.register(store(), TTL_S)
+    membership.raise_floors(["aa"], {})
+    assert [member.record for member in membership.members()] == [store()]
+    membership.leave(registration)
+    assert membership.floors() == {"aa": 1}
+
+
+def test_damaged_floors_are_told_once_and_written_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    membership = FileMembership(tmp_path)
+    membership.raise_floors(["aa"], {})
+    (tmp_path / "floors").write_bytes(b"{not json")
+    assert membership.floors() == membership.floors() == {}
+    assert caplog.text.count("membership_file_ignored") == 1
+    assert membership.raise_floors([], {"aa": 1}) == {"aa": 1}
+    assert FileMembership(tmp_path).floors() == {"aa": 1}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from moontide.kvstore import BlockStore
+from moontide.kvstore import BlockStore, wire
+from moontide.kvstore.opening import namespace_message
 
 from ...store_process import StartStore, StoreProcess, start_nodes
 from .admin import Admin, wait_until
+from .raw_client import local_client
 from .warm import (
     NAMESPACE,
     NUM_LAYERS,
@@ -117,3 +120,47 @@ def test_r31_a_node_that_was_away_takes_the_floor_up_before_it_serves(
     nodes[1].start()
     told = admin_of(nodes[1]).post("/v1/floor", {"namespace": DIGEST})
     assert told["floors"] == {DIGEST: 2}  # one above what the other raised
+
+
+def test_who_knows_of_a_higher_floor_is_not_answered_from_below_it(
+    store_daemon: StartStore,
+) -> None:
+    """As one store asks another that has not read the membership yet."""
+    node = store_daemon()
+    with client_of(node) as client, local_client(node.socket) as peer:
+        write_blocks(client, TOKENS)
+        with client.kv(NAMESPACE) as store:
+            keys = b"".join(store.keys(TOKENS))
+        number = peer.call(namespace_message(NAMESPACE)).message.namespace
+        shards = [shard.pack() for shard in NAMESPACE.layout.whole()]
+
+        def ask(floor: int) -> Any:
+            message = wire.LookupBlocks(number, keys, shards, local_only=True, floor=floor)
+            return peer.call(message).message
+
+        assert len(ask(0).blocks) == NUM_BLOCKS
+        assert ask(1).code == "busy"
+        admin_of(node).post("/v1/floor", {"namespace": DIGEST})
+        assert ask(1).blocks == []
+        assert peer.call(wire.ReadFloors()).message == wire.Ok()
+
+
+def test_floors_that_a_wiped_membership_lost_are_written_back(
+    nodes: list[StoreProcess], tmp_path: Path
+) -> None:
+    admin_of(nodes[0]).post("/v1/floor", {"namespace": DIGEST})
+    floors = tmp_path / "cluster" / "floors"
+    told = floors.read_bytes()
+    floors.unlink()
+    wait_until(lambda: floors.exists() and floors.read_bytes() == told)
+
+
+def test_a_record_that_cannot_be_read_keeps_the_store_from_starting(
+    store_daemon: StartStore,
+) -> None:
+    node = store_daemon()
+    admin_of(node).post("/v1/floor", {"namespace": DIGEST})
+    node.kill()
+    (node.data_dir / "floors.json").write_bytes(b"{")
+    with pytest.raises(AssertionError, match=r"floors\.json"):
+        node.start()
