@@ -36,7 +36,7 @@ NVME_BLOCK_BYTES = PAGE_BYTES + 512
 """A block on disk, with its share of headers and index."""
 CALL_SECONDS = 30.0
 FLUSH_SECONDS = 60.0
-QUIET_SECONDS = 0.1
+QUIET_SECONDS = 0.25
 _POLL_SECONDS = 0.005
 
 
@@ -53,7 +53,11 @@ class DaemonSizes:
         region = align_up(nvme // NVME_REGIONS, PAGE_BYTES)
         flags = ["--dram", str(NUM_SEGMENTS * segment), "--segment", str(segment)]
         flags += ["--max-entries", str(2 * self.dram_blocks), "--nvme", str(nvme)]
-        return flags + (["--nvme-region", str(region)] if nvme else [])
+        if not nvme:
+            return flags
+        entries = str(2 * self.nvme_blocks)  # bytes are the limit
+        flags += ["--nvme-region", str(region), "--nvme-entries", entries]
+        return [*flags, "--nvme-writes", "late"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,14 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             "coldest, as a cache may, or refuse puts, which clients repeat, until they are"
         ),
     ] = "evict"
+    nvme_writes: Annotated[
+        Literal["through", "late"],
+        Meta(
+            description="When entries go to NVMe: as they are stored, or once they are among the "
+            "coldest quarter of a filling DRAM, so that both tiers together hold more, less is "
+            "written, and a kill loses what only DRAM had"
+        ),
+    ] = "through"
     nvme_free_floor: Annotated[
         Size | None,
         Meta(
@@ -182,10 +190,10 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.nvme:
             self._check_nvme()
-        elif self.nvme_backlog != "evict":
+        elif (self.nvme_backlog, self.nvme_writes) != ("evict", "through"):
             raise InvalidRequest(
-                f"nvme_backlog is {self.nvme_backlog}, without effect, as nvme is 0: give --nvme "
-                "SIZE too"
+                f"nvme_backlog is {self.nvme_backlog} and nvme_writes {self.nvme_writes}, without "
+                "effect, as nvme is 0: give --nvme SIZE too"
             )
         elif given := [name for name in NEED_NVME if getattr(self, name) is not None]:
             raise InvalidRequest(
@@ -279,6 +287,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             max_entries=self.nvme_entries,
             compression=self.nvme_compression,
             backlog=self.nvme_backlog,
+            writes=self.nvme_writes,
             free_floor_bytes=self.nvme_free_floor,
             write_rate=self.nvme_write_rate,
             write_daily=self.nvme_write_daily,

@@ -38,7 +38,8 @@ class NvmeSettings:
     leaves free on its file system; None: 1 % of it, at most 1 GiB. `compression` `auto` compresses
     the entries whose sample shows a gain. `write_rate` (bytes a second) and `write_daily` (bytes a
     day, UTC) are the write budget; None: no limit. `backlog` says what a full warmer tier does with
-    entries that are not here yet. Raises InvalidRequest."""
+    entries that are not here yet; `writes` when they come: as they are stored, or once they are
+    among its coldest. Raises InvalidRequest."""
 
     directory: Path
     capacity_bytes: int
@@ -46,6 +47,7 @@ class NvmeSettings:
     max_entries: int | None = None
     compression: Literal["auto", "off"] = "auto"
     backlog: Literal["evict", "refuse"] = "evict"
+    writes: Literal["through", "late"] = "through"
     free_floor_bytes: int | None = None
     write_rate: int | None = None
     write_daily: int | None = None
@@ -56,6 +58,11 @@ class NvmeSettings:
     def __post_init__(self) -> None:
         if self.compression not in ("auto", "off"):
             raise InvalidRequest(f"compression is {self.compression!r}; known: auto, off")
+        if self.writes == "late" and self.backlog == "refuse":
+            raise InvalidRequest(
+                "writes is late and backlog refuse: a full pool would wait for what is not copied "
+                "before it is cold; choose one of them"
+            )
         for name, value, least, most in (
             ("region_bytes", self.region_size, MIN_REGION_BYTES, MAX_REGION_BYTES),
             ("max_entries", self.entry_limit, 1, MAX_ENTRIES),

@@ -9,9 +9,10 @@ import numpy as np
 
 from ..keys import block_key_of, shard_of
 from ..layout import DTYPE_BYTES, Shard
-from ..slots import HEAD, SlotState
+from ..slots import HEAD, PLACE, SlotState
 from .catalog import DEAD, FLUSHED, RETIRED, STRINGS, VOLATILE
 from .event_log import Holding
+from .eviction import OUT
 from .parts import StoreParts
 
 
@@ -66,6 +67,27 @@ class StoreDemoting(StoreParts):
         return [
             Demotable(slot, catalog.generation(slot), self._parent_key(slot))
             for slot in slots[order].tolist()
+        ]
+
+    def unflushed_of_coldest(self, ratio: float, limit: int) -> list[Demotable]:
+        """As `unflushed`, of that share of the entries that would be evicted first. By columns
+        too, in the order of the policies' worth."""
+        catalog, pool = self._catalog, self._pool
+        rows = catalog.table.rows()
+        queued = np.frombuffer(catalog.links.queue, np.uint8) != OUT
+        slots = np.flatnonzero((rows[:, HEAD] & 0xFF == SlotState.COMMITTED) & queued)
+        places = rows[slots, PLACE] >> 32
+        worth = np.zeros(len(slots))
+        for arena in (pool.daemon, *pool.arenas.values()):
+            owned = [segment.index for segment in pool.segments if segment.arena is arena]
+            mine = np.isin(places, owned)
+            worth[mine] = arena.policy.worth(slots[mine])
+        coldest = slots[np.argsort(worth, kind="stable")[: int(ratio * len(slots))]]
+        flags = np.frombuffer(catalog.flags, np.uint8)[coldest]
+        unflushed = coldest[flags & (VOLATILE | FLUSHED | RETIRED) == 0][:limit]
+        return [
+            Demotable(slot, catalog.generation(slot), self._parent_key(slot))
+            for slot in unflushed.tolist()
         ]
 
     def hold(self, slot: int, generation: int) -> Held | None:

@@ -7,6 +7,9 @@ A put never waits for the disk: what the backlog or the disk's queue cannot take
 unflushed, and a sweep over the store offers it again, coldest first. Above the high watermark the
 coldest come before what was just written, so that eviction finds entries that lie on disk already.
 After a failed write the disk gets one entry at a time until it takes one again.
+
+With late writes nothing goes to disk as it is stored: once DRAM is half full its coldest quarter
+does, by the eviction policy's own order, and all that is left when the process ends.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from ...nvme import NvmeTier, NvmeWrite
 from ...store import Demotable, Store
@@ -34,6 +38,10 @@ SWEEP_ENTRIES = 8192
 """More than are being written: a sweep finds those, too."""
 SWEEP_SECONDS = 0.5
 HIGH_WATERMARK = 0.85
+LATE_WATERMARK = 0.5
+"""Low, since segments that are not full count as room that no one else may use."""
+LATE_RATIO = 0.25
+"""Of DRAM's entries: late writes keep so much ahead of eviction."""
 BUSY_SECONDS = 0.1
 RETRY_SECONDS = 1.0
 """Pause after a failed write: a full or broken disk is not asked all the time."""
@@ -47,11 +55,13 @@ class Demoter:
         store: Store,
         nvme: NvmeTier,
         *,
+        writes: Literal["through", "late"],
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
         self._nvme = nvme
+        self._is_late = writes == "late"
         self._clock = clock
         self._wake = wake
         self._backlog: deque[Demotable] = deque()
@@ -77,13 +87,19 @@ class Demoter:
 
     def tick(self, now: float) -> None:
         """Every 100 ms."""
-        wanted = self._is_high() if self._backlog else self._left_out
-        if wanted and now >= self._next_sweep:
+        if self._is_late:
+            if self._is_above(LATE_WATERMARK):
+                self._backlog.clear()
+                self._backlog.extend(self._store.unflushed_of_coldest(LATE_RATIO, SWEEP_ENTRIES))
+        elif (
+            self._is_above(HIGH_WATERMARK) if self._backlog else self._left_out
+        ) and now >= self._next_sweep:
             self._sweep(now)
         self.pump()
 
     def sweep_all(self) -> None:
         """The process is about to end: whatever is not on disk goes there now."""
+        self._is_late = False
         self._store.reoffer_retired()
         self._paused_until = self._sweep_seconds = 0.0
         self._sweep(self._clock())
@@ -101,6 +117,8 @@ class Demoter:
         self._wake()
 
     def _offer(self, entries: list[Demotable]) -> None:
+        if self._is_late:
+            return
         room = MAX_BACKLOG - len(self._backlog)
         self._backlog.extend(entries[:room])
         if len(entries) > room:
@@ -112,9 +130,9 @@ class Demoter:
             return True
         return self._writing_bytes >= self._max_bytes or len(self._writing) >= MAX_WRITING_ENTRIES
 
-    def _is_high(self) -> bool:
+    def _is_above(self, watermark: float) -> bool:
         store = self._store
-        return store.used_bytes > HIGH_WATERMARK * store.settings.capacity_bytes
+        return store.used_bytes > watermark * store.settings.capacity_bytes
 
     def _sweep(self, now: float) -> None:
         """The backlog becomes the coldest unflushed entries. What it held and they do not is found

@@ -63,6 +63,7 @@ class Tiering:
         self._demoter = Demoter(
             store,
             self._tier,
+            writes=settings.writes,
             clock=time.monotonic,
             wake=self._pump_soon,
         )

@@ -17,6 +17,11 @@ from moontide.kvstore.service import HostPort, Size
     [
         ({"nvme": Size(1 << 20)}, r"nvme is 1MiB.*raise it"),
         ({"nvme_entries": 5}, r"nvme_entries without effect, as nvme is 0: give --nvme"),
+        ({"nvme_writes": "late"}, r"nvme_writes late, without effect, as nvme is 0: give --nvme"),
+        (
+            {"nvme": Size(1 << 30), "nvme_writes": "late", "nvme_backlog": "refuse"},
+            r"writes is late and backlog refuse.*choose one",
+        ),
         ({"transports": ("shm", "rdma")}, r"rdma"),
         ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
         ({"transfer_listen": HostPort("::1", 1)}, r"transfer_listen is \[::1\]:1.*cluster memory"),
