@@ -12,24 +12,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import signal
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import ClassVar, TypeVar
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from moontide.kvstore import (
     BlockStore,
@@ -37,115 +26,26 @@ from moontide.kvstore import (
     OutOfSpace,
     PrefixHit,
     PutStatus,
-    StoreClient,
     StoreHandle,
-    View,
     ViewExpired,
-    connect,
 )
 
 from ..kvstore.client.helpers import block_bytes, buffers_for, result_of, wait_until
-from ..kvstore.daemon.admin import Admin
-from ..store_process import store_processes
-from .expected import Blocks, Moment, Strings
+from .expected import Moment
 from .puppet import NAMESPACE, Puppet
-from .values import value_of
+from .world import SECONDS, World
 
-SECONDS = 20.0
 KEYS = st.integers(0, 11)
 SIZES = st.sampled_from([0, 1, 15, 16, 64, 1000, 4096, 5000, 65_536, 65_537, 300_000])
 SEATS = st.sampled_from(["shm", "shm-2", "tcp"])
 PROMPTS = st.tuples(st.integers(0, 2), st.integers(1, 6))
-ROOMY = ("--dram", "128MiB", "--segment", "4MiB", "--nvme", "128MiB", "--nvme-region", "8MiB")
-TIGHT = ("--dram", "4MiB", "--segment", "1MiB", "--nvme", "8MiB", "--nvme-region", "1MiB")
-TIGHT_ENTRIES = ("--max-entries", "64")
-T = TypeVar("T")
 
 
 def rarely(one_in: int) -> st.SearchStrategy[bool]:
     return st.integers(1, one_in).map(lambda number: number == one_in)
 
 
-class StoreMachine(RuleBasedStateMachine):
-    failures: ClassVar[list[BaseException]] = []
-
-    # -- the world ------------------------------------------------------------------------
-
-    @initialize(keeps=st.booleans())
-    def start(self, keeps: bool) -> None:
-        self.stack = contextlib.ExitStack()
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        start = self.stack.enter_context(store_processes(Path(folder)))
-        self.daemon = start(*(ROOMY if keeps else (*TIGHT, *TIGHT_ENTRIES)))
-        self.strings, self.blocks = Strings(keeps=keeps), Blocks(keeps=keeps)
-        self.clients: dict[str, StoreClient] = {}
-        self.kvs: dict[str, BlockStore] = {}
-        self.views: list[tuple[str, View, bytes]] = []
-        self.tickets: list[tuple[str, PrefixHit]] = []
-        self.stores: list[tuple[str, StoreHandle]] = []
-        self.puppet: Puppet | None = None
-        self.versions = iter(range(1, 1 << 24))
-        for seat in ("shm", "shm-2", "tcp"):
-            self.connect(seat)
-
-    def connect(self, seat: str) -> None:
-        address = f"unix:{self.daemon.socket}" if seat != "tcp" else f"tcp://{self.daemon.listen}"
-        token = self.daemon.token if seat == "tcp" else ""
-        self.clients[seat] = connect(address, token=token, timeout_s=SECONDS)
-        self.kvs[seat] = self.clients[seat].kv(NAMESPACE)
-
-    def disconnect(self, seat: str) -> None:
-        self.views = [held for held in self.views if held[0] != seat]
-        self.tickets = [held for held in self.tickets if held[0] != seat]
-        self.stores = [begun for begun in self.stores if begun[0] != seat]
-        self.clients.pop(seat).close()
-
-    def teardown(self) -> None:
-        if not hasattr(self, "stack"):
-            return
-        with self.stack:
-            if (error := sys.exc_info()[1]) is not None:
-                self.failures.append(error)
-                return
-            self.let_go()
-            for seat in list(self.clients):
-                self.disconnect(seat)
-            admin = self.admin
-            wait_until(lambda: admin.stats()["connections"] == 0)
-            wait_until(lambda: not self.held(), SECONDS)  # tickets of the dead last longest
-            assert admin.stats()["internal_errors"] == 0
-
-    def held(self) -> dict[str, int]:
-        """What is not at rest yet."""
-        report = self.admin.post("/v1/audit")
-        names = ("pins", "in_flight", "quarantined")
-        return {name: report[name] for name in names if report[name]}
-
-    @property
-    def admin(self) -> Admin:
-        return Admin(self.daemon.admin, self.daemon.token)
-
-    def let_go(self) -> None:
-        """Of everything held, in every client."""
-        for _, view, _ in self.views:
-            view.release()
-        for seat, hit in self.tickets:
-            self.kvs[seat].release(hit.ticket)
-        for seat, store in self.stores:
-            self.kvs[seat].abort(store)
-        self.views, self.tickets, self.stores = [], [], []
-        if self.puppet is not None:
-            self.puppet.kill()
-            self.puppet = None
-
-    def asked(self, call: Callable[[], T]) -> tuple[T, Moment]:
-        begin = time.monotonic()
-        answer = call()
-        return answer, Moment(begin, time.monotonic())
-
-    def value(self, key: int, size: int) -> bytes:
-        return value_of(key, next(self.versions), size)
-
+class StoreMachine(World):
     # -- strings --------------------------------------------------------------------------
 
     @rule(
@@ -372,6 +272,31 @@ class StoreMachine(RuleBasedStateMachine):
         if namespace != "":
             self.blocks.all_removed()
 
+    @rule(seldom=rarely(6))
+    def raise_floor(self, seldom: bool) -> None:
+        """R31: nothing that was stored before counts, wherever it lies, also after a kill."""
+        if seldom:
+            self.admin.post("/v1/floor", {"namespace": NAMESPACE.digest.hex()})
+            self.blocks.all_removed()
+
+    @rule(key=KEYS, prompt=PROMPTS, ttl_s=st.sampled_from([0.2, 60.0]))
+    def pin(self, key: int, prompt: tuple[int, int], ttl_s: float) -> None:
+        block = self.kvs["shm"].keys(self.tokens(prompt))[-1]
+        keys = [f"s:k{key}", f"kv:{block.hex()}"]
+        self.admin.post("/v1/pin", {"keys": keys, "ttl_s": ttl_s})
+
+    @rule()
+    def unpin(self) -> None:
+        self.admin.post("/v1/unpin")
+
+    @rule(seat=SEATS, keys=st.lists(KEYS, min_size=1, max_size=4), prompt=PROMPTS)
+    def prefetch(self, seat: str, keys: list[int], prompt: tuple[int, int]) -> None:
+        """Brings what may be known, and makes nothing up."""
+        names = {f"k{key}" for key in keys}
+        count = self.clients[seat].prefetch(list(names))
+        assert count <= sum(bool(self.strings.of(name).values) for name in names)
+        self.kvs[seat].prefetch(self.tokens(prompt))
+
     @rule(seldom=rarely(3))
     def flush(self, seldom: bool) -> None:
         """Waits until all that must be there lies on disk."""
@@ -503,7 +428,7 @@ def run(max_examples: int, steps: int, *, derandomize: bool) -> None:
 
 @pytest.mark.timeout(300)
 def test_r01_any_operations_on_a_daemon_that_is_killed_agree_with_a_dict() -> None:
-    run(10, 60, derandomize=True)
+    run(8, 50, derandomize=True)
 
 
 @pytest.mark.soak
