@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 
@@ -123,22 +123,22 @@ class OffsetAllocator:
         if self._cursor_end > self._cursor:
             yield self._cursor * _GRANULE, (self._cursor_end - self._cursor) * _GRANULE
 
-    def check_integrity(self, live: Iterable[tuple[int, int]]) -> list[str]:
-        """Differences between this allocator and its `live` extents (offset, occupied bytes):
-        together with the free ones they must tile the segment."""
-        spans = [(offset, size, "live") for offset, size in live]
+    def check_integrity(self, live: ArrayLike) -> list[str]:
+        """Differences between this allocator and its `live` extents ([n, 2]: offset, occupied
+        bytes): together with the free ones they must tile the segment."""
+        taken = _extents(live)
         differences = []
-        used = sum(span[1] for span in spans)
+        used = int(taken[:, 1].sum())
         if used != self.used_bytes:
             differences.append(f"live extents take {used} bytes, used_bytes is {self.used_bytes}")
-        spans += [(offset, size, "free") for offset, size in self.free_extents()]
-        expected = 0
-        for offset, size, kind in sorted(spans):
-            if offset != expected:
-                differences.append(f"{kind} extent at {offset}, expected one at {expected}")
-            expected = offset + size
-        if expected != self.num_bytes:
-            differences.append(f"extents end at {expected}, the segment at {self.num_bytes}")
+        spans = np.concatenate((taken, _extents(list(self.free_extents()))))
+        spans = spans[np.lexsort((spans[:, 1], spans[:, 0]))]
+        begins = np.append(spans[:, 0], self.num_bytes)
+        expected = np.insert(spans.sum(axis=1), 0, 0)
+        differences += [
+            f"an extent at {begins[index]}, expected one at {expected[index]}"
+            for index in np.flatnonzero(begins != expected).tolist()
+        ]
         return differences + self._check_bins()
 
     def _check_bins(self) -> list[str]:
@@ -250,3 +250,7 @@ class OffsetAllocator:
         if not bin_:
             self._filled &= ~(1 << index)
         return size
+
+
+def _extents(rows: ArrayLike) -> NDArray[np.int64]:
+    return np.asarray(rows, np.int64).reshape(-1, 2)

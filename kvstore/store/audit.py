@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 
-from ..slots import HEAD, OFFSET, WORDS, SlotState
+import numpy as np
+from numpy.typing import NDArray
+
+from ..slots import HEAD, OFFSET, PLACE, WORDS, SlotState
 from .catalog import QUARANTINED, REQUEST_SCOPED, Catalog
 from .entries import Entries
 from .pins import Pins
@@ -21,33 +24,32 @@ MAX_DIFFERENCES = 100
 
 
 class _Walk:
-    """What one pass over the slots found, in occupied bytes."""
+    """One pass over the columns: what is in use, what it occupies."""
 
     def __init__(self, entries: Entries) -> None:
-        self.extents: dict[int, list[tuple[int, int]]] = {}
-        self.used_bytes = self.reserved_bytes = self.quarantined_bytes = self.pinned_bytes = 0
-        self.quarantined = 0
-        self.request_scoped: set[int] = set()
-        self.committed: list[int] = []
         catalog = entries.catalog
-        for slot in catalog.used_slots():
-            position = slot * WORDS
-            state = catalog.words[position + HEAD] & 0xFF
-            taken = entries.occupied(slot)
-            place = (catalog.words[position + OFFSET], taken)
-            self.extents.setdefault(entries.segment_of(slot), []).append(place)
-            self.used_bytes += taken
-            if catalog.pins[slot]:
-                self.pinned_bytes += taken
-            if state == SlotState.RESERVED:
-                self.reserved_bytes += taken
-            if catalog.flags[slot] & REQUEST_SCOPED:
-                self.request_scoped.add(slot)
-            if catalog.flags[slot] & QUARANTINED:
-                self.quarantined += 1
-                self.quarantined_bytes += taken
-            if state == SlotState.COMMITTED:
-                self.committed.append(slot)
+        rows = catalog.table.rows()
+        self.slots = np.flatnonzero(rows[:, HEAD] & 0xFF)
+        states = rows[self.slots, HEAD] & 0xFF
+        flags = np.frombuffer(catalog.flags, np.uint8)[self.slots]
+        self.pins = np.frombuffer(catalog.pins, np.uint32)[self.slots]
+        self.taken = catalog.occupied_of(self.slots)
+        self.segments = rows[self.slots, PLACE] >> 32
+        self.offsets = rows[self.slots, OFFSET].astype(np.int64)
+        self.is_committed = states == SlotState.COMMITTED
+        self.committed = self.slots[self.is_committed]
+        quarantined = flags & QUARANTINED != 0
+        self.quarantined = int(np.count_nonzero(quarantined))
+        self.used_bytes = int(self.taken.sum())
+        self.reserved_bytes = int(self.taken[states == SlotState.RESERVED].sum())
+        self.quarantined_bytes = int(self.taken[quarantined].sum())
+        self.pinned_bytes = int(self.taken[self.pins > 0].sum())
+        self.request_scoped = set(self.slots[flags & REQUEST_SCOPED != 0].tolist())
+
+    def extents(self, segment: int) -> NDArray[np.int64]:
+        """[n, 2] offset and occupied bytes."""
+        inside = self.segments == segment
+        return np.stack((self.offsets[inside], self.taken[inside]), axis=1)
 
 
 def audit(
@@ -65,8 +67,8 @@ def audit(
         *_compare_space(entries, walk),
         *_compare_catalog(entries.catalog, walk.committed),
         *_compare_fills(entries.catalog, walk),
-        *_compare_pins(entries, pins),
-        *_compare_order(entries, walk.committed),
+        *_compare_pins(entries, pins, walk),
+        *_compare_order(entries, walk),
     ]
     return AuditReport(
         differences=differences[:MAX_DIFFERENCES],
@@ -95,7 +97,7 @@ def _compare_sums(
             walk.reserved_bytes + walk.quarantined_bytes,
             reserved.total()[0],
         ),
-        ("slots in use", sum(map(len, walk.extents.values())), entries.catalog.table.num_used),
+        ("slots in use", len(walk.slots), entries.catalog.table.num_used),
     ):
         if walked != accounted:
             yield f"{name}: {walked} by walking, {accounted} by account"
@@ -103,21 +105,23 @@ def _compare_sums(
 
 def _compare_space(entries: Entries, walk: _Walk) -> Iterable[str]:
     for segment in entries.pool.segments:
-        live = walk.extents.get(segment.index, [])
+        live = walk.extents(segment.index)
         for difference in segment.allocator.check_integrity(live):
             yield f"segment {segment.index}: {difference}"
         if (segment.arena is None) != (segment.holder is Holder.FREE):
             yield f"segment {segment.index} is {segment.holder.name} with arena {segment.arena}"
-        if segment.holder is Holder.FREE and live:
+        if segment.holder is Holder.FREE and len(live):
             yield f"segment {segment.index} is free and holds {len(live)} entries"
 
 
-def _compare_catalog(catalog: Catalog, committed: list[int]) -> Iterable[str]:
-    if sorted(catalog.committed.values()) != committed:
-        yield f"{len(committed)} slots are committed, {len(catalog.committed)} keys lead to one"
-    for key, slot in catalog.committed.items():
-        if catalog.keys[slot] != key:
-            yield f"key {key.hex()} leads to slot {slot} of another key"
+def _compare_catalog(catalog: Catalog, committed: NDArray[np.int64]) -> Iterable[str]:
+    slots = np.fromiter(catalog.committed.values(), np.int64, len(catalog.committed))
+    if not np.array_equal(np.sort(slots), committed):
+        yield f"{len(committed)} slots are committed, {len(slots)} keys lead to one"
+    if catalog.keys[slots].tolist() != [*catalog.committed]:
+        for key, slot in catalog.committed.items():
+            if catalog.keys[slot] != key:
+                yield f"key {key.hex()} leads to slot {slot} of another key"
     for key, slot in catalog.pending.items():
         state = catalog.words[slot * WORDS + HEAD] & 0xFF
         if state != SlotState.RESERVED or catalog.keys[slot] != key:
@@ -138,32 +142,36 @@ def _compare_fills(catalog: Catalog, walk: _Walk) -> Iterable[str]:
         )
 
 
-def _compare_pins(entries: Entries, pins: Pins) -> Iterable[str]:
+def _compare_pins(entries: Entries, pins: Pins, walk: _Walk) -> Iterable[str]:
     held = Counter(chain(pins.slots(), entries.held))
     if held.total() != entries.counters.num_pins:
         yield f"pins: {held.total()} held, {entries.counters.num_pins} by account"
-    for slot in entries.catalog.used_slots():
-        if entries.catalog.pins[slot] != held.pop(slot, 0):
-            yield f"slot {slot}: {entries.catalog.pins[slot]} pins in its column"
-    for slot in held:
-        yield f"slot {slot} is pinned and free"
+    pinned = walk.pins > 0
+    columns = (walk.slots[pinned].tolist(), walk.pins[pinned].tolist())
+    shown = dict(zip(*columns, strict=True))
+    for slot in held.keys() | shown.keys():
+        if shown.get(slot, 0) != held[slot]:
+            yield f"slot {slot}: {shown.get(slot, 0)} pins in its column, {held[slot]} held"
 
 
-def _compare_order(entries: Entries, committed: list[int]) -> Iterable[str]:
+def _compare_order(entries: Entries, walk: _Walk) -> Iterable[str]:
     """Every committed entry that nobody uses and that may go waits once, in the queue of its
     segment's arena."""
-    catalog, pool = entries.catalog, entries.pool
-    expected = {
-        slot
-        for slot in committed
-        if catalog.pins[slot] == (slot in entries.held) and entries.may_go(slot)
-    }
-    seen: set[int] = set()
+    pool = entries.pool
+    owners = {segment.index: segment.arena for segment in pool.segments}
+    holds = np.isin(walk.slots, list(entries.held))
+    idle = walk.slots[walk.is_committed & (walk.pins == holds)]
+    flags = np.frombuffer(entries.catalog.flags, np.uint8)[idle]
+    needed = entries.evictable_flags
+    expected = idle[flags & needed != 0] if needed else idle
+    places = entries.catalog.table.rows()[:, PLACE] >> 32
+    waiting = [np.empty(0, np.int64)]
     for arena in [pool.daemon, *pool.arenas.values()]:
         yield from arena.policy.check_integrity()
-        for slot in arena.policy:
-            if slot in seen or entries.arena_of(slot) is not arena:
-                yield f"slot {slot} waits in a queue that is not its own"
-            seen.add(slot)
-    if seen != expected:
-        yield f"{len(expected)} entries could be evicted, {len(seen)} wait in queues"
+        slots = np.fromiter(arena.policy, np.int64)
+        for segment in np.unique(places[slots]).tolist():
+            if owners[segment] is not arena:
+                yield f"entries of segment {segment} wait in a queue that is not its own"
+        waiting.append(slots)
+    if not np.array_equal(np.sort(np.concatenate(waiting)), expected):
+        yield f"{len(expected)} entries could be evicted, {sum(map(len, waiting))} wait in queues"
