@@ -57,7 +57,7 @@ class DaemonSizes:
             return flags
         entries = str(2 * self.nvme_blocks)  # bytes are the limit
         flags += ["--nvme-region", str(region), "--nvme-entries", entries]
-        return [*flags, "--nvme-writes", "late"]
+        return [*flags, "--nvme-writes", "late", "--nvme-compression", "off"]
 
 
 @dataclass(frozen=True, slots=True)
