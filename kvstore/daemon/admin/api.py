@@ -15,11 +15,12 @@ from ..tiers import Tiering
 from .blocks import BlockRoutes
 from .disk import DiskInspection
 from .ending import EndingRoutes
+from .figures import FigureRoutes
 from .listing import Listing
 from .metrics import render
-from .operating import OperatingRoutes
 from .pins import PinRoutes
 from .report import StoreReport
+from .steering import SteeringRoutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +50,18 @@ class AdminApi:
         self._drain = operated.drain
         self._report = report
         self._is_ready = is_ready
-        self._operating = OperatingRoutes(
-            store, settings=operated.settings, drain=operated.drain, report=report
-        )
+        self._figures = FigureRoutes(store, report)
         self._parts = (
+            self._figures,
             BlockRoutes(listing),
             EndingRoutes(listing, operated.floors, operated.peers),
             PinRoutes(listing),
-            self._operating,
+            SteeringRoutes(operated.settings, operated.drain, lambda: report().in_flight),
         )
 
     @property
     def num_event_streams(self) -> int:
-        return self._operating.num_event_streams
+        return self._figures.num_event_streams
 
     def routes(self) -> list[AnyRoute]:
         probes = probe_routes(self._check_ready, self._render_metrics)

@@ -130,8 +130,8 @@ class UnpinAnswer(Struct, frozen=True):
 
 
 class DrainAnswer(Struct, frozen=True):
-    """`flushed`: everything that can be on disk is there. `in_flight`: entries still being
-    written."""
+    """`flushed`: all that the NVMe tier takes is there; false without one. `in_flight`: entries
+    still being written."""
 
     draining: bool
     flushed: bool

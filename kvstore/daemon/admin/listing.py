@@ -53,7 +53,7 @@ class Listing:
         }
         blocks = {key for key in keys if key.is_block}
         common = os.path.commonprefix([key.data for key in blocks])  # noqa: RUF071 - of bytes
-        prefix = TextKey(True, common)
+        prefix = TextKey(True, common or b"")
         cursor = "" if blocks else None
         while cursor is not None:
             page = self.page(None, prefix, PAGE, cursor)

@@ -149,8 +149,8 @@ def drain(client: AdminClient, as_json: bool, end: bool) -> int:
         click.echo("writes are taken")
         return 0
     click.echo(
-        f"draining; {'everything' if answer.flushed else 'not everything'} that can be is on disk, "
-        f"{answer.in_flight} entries are still being written"
+        f"draining; {'all' if answer.flushed else 'not all'} entries are on disk, "
+        f"{answer.in_flight} are still being written"
     )
     return 0
 
