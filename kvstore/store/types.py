@@ -39,7 +39,7 @@ it)."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """Sizes of the DRAM tier. `dram_bytes` is rounded down to whole segments; the largest entry is
-    one segment. `protected_ratio` is the share of bytes that slru keeps for entries hit twice;
+    one segment. `protected_ratio` is what slru and cost_aware keep for entries hit twice;
     `max_pin_ratio` is the share of the tier (its bytes, its entries) that one client process may
     pin, `max_total_pin_ratio` what all may together; `max_reserved_ratio` is the share that one may
     have reserved and not committed, quarantine included (all fills together count as one client).
