@@ -105,3 +105,22 @@ def test_chain_that_grows_keeps_its_root(make_node: MakeNode, chain: Chain) -> N
         node.now += 1
         node.put(owner, f"s{node.now}", bytes(1536))
     assert all(node.store.exists([entry_of(key, whole) for key in live], node.now))
+
+
+@pytest.mark.parametrize("policy", ["lru", "slru", "cost_aware"])
+def test_late_writes_go_by_the_order_of_eviction(make_node: MakeNode, policy: str) -> None:
+    node = make_node(eviction=policy)
+    owner = node.connect()
+    slots = []
+    for index in range(8):
+        reserved = node.reserve(owner, f"k{index}", 64)
+        node.commit(owner, reserved, bytes(64))
+        slots.append(reserved.slot)
+    node.get(owner, "k0")
+    node.pin(owner, "k1")
+    coldest = node.store.unflushed_of_coldest(0.5, 10)
+    assert [entry.slot for entry in coldest] == slots[2:5]
+    node.store.mark_flushed(coldest[0].slot, coldest[0].generation)
+    left = node.store.unflushed_of_coldest(0.5, 10)
+    assert [entry.slot for entry in left] == slots[3:5]
+    assert len(node.store.unflushed_of_coldest(1.0, 2)) == 2
