@@ -12,17 +12,19 @@ from .committer import Committer
 from .operations import Operation, Outcome, Write
 
 _log = logging.getLogger(__name__)
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.02
+LULL_SECONDS = 0.002
 GROUP_OPERATIONS = 1000
 GROUP_BYTES = 64 << 20
 WORTHY_BYTES = 8 << 20
-"""Writing so much takes longer than making it durable: no need to wait for company."""
+"""Writing so much takes longer than making it durable: it waits for company only while more keeps
+coming."""
 TIDY_SECONDS = 60.0
 
 
 class Writer:
     """`submit` never blocks. `publish` gets each group's outcome, on the writer's thread. Writes
-    wait up to 50 ms for company; any other operation ends that wait."""
+    wait up to GATHER_SECONDS for company; any other operation ends that wait."""
 
     def __init__(
         self,
@@ -117,17 +119,23 @@ class Writer:
                 self._changed.wait(left)
             if not self._queue:
                 return None
-            gathered_by = time.monotonic() + GATHER_SECONDS
-            while not self._is_full_group() and (left := gathered_by - time.monotonic()) > 0:
-                self._changed.wait(left)
+            self._gather()
             return self._take_group()
+
+    def _gather(self) -> None:
+        gathered_by = time.monotonic() + GATHER_SECONDS
+        while not self._is_full_group() and (left := gathered_by - time.monotonic()) > 0:
+            is_worthy, before = self._bytes >= self._worthy_bytes, len(self._queue)
+            self._changed.wait(min(left, LULL_SECONDS) if is_worthy else left)
+            if is_worthy and len(self._queue) == before:
+                return
 
     def _is_full_group(self) -> bool:
         return (
             self._closing
             or self._urgent > 0
             or len(self._queue) >= GROUP_OPERATIONS
-            or self._bytes >= self._worthy_bytes
+            or self._bytes >= GROUP_BYTES
         )
 
     def _take_group(self) -> list[Operation]:
