@@ -21,38 +21,38 @@ class _EngineCollector(Collector):
         stats = self._stats()
         store = stats.store
         gauges = {
-            "requests_running": stats.running,
-            "requests_loading": stats.loading,
-            "requests_waiting": stats.waiting,
-            "pages": stats.pages,
-            "pages_referenced": stats.pages_referenced,
-            "pages_idle": stats.pages_idle,
-            "staging_bytes": store.staging_bytes,
-            "store_jobs": store.outstanding_jobs,
-            "tickets": store.tickets,
+            "requests_running": (stats.running, "requests in the batch"),
+            "requests_loading": (stats.loading, "requests whose KV comes from the store"),
+            "requests_waiting": (stats.waiting, "requests that wait for their turn"),
+            "pages": (stats.pages, "pages of the KV pool"),
+            "pages_referenced": (stats.pages_referenced, "pages that requests hold"),
+            "pages_idle": (stats.pages_idle, "pages kept only to be found again"),
+            "staging_bytes": (store.staging_bytes, "memory of blocks on their way"),
+            "store_jobs": (store.outstanding_jobs, "jobs at the store under way"),
+            "tickets": (store.tickets, "tickets that pin blocks in the store"),
         }
         counters = {
-            "steps": stats.steps,
-            "preemptions": stats.preemptions,
-            "prompt_tokens": stats.prompt_tokens,
-            "cached_tokens": stats.cached_tokens,
-            "output_tokens": stats.output_tokens,
-            "recomputed_loads": stats.recomputed,
-            "lookups": store.lookups,
-            "lookups_unanswered": store.lookups_unanswered,
-            "loads": store.loads,
-            "loads_failed": store.loads_failed,
-            "loaded_bytes": store.loaded_bytes,
-            "stores": store.stores,
-            "stores_given_up": store.stores_given_up,
-            "stored_bytes": store.stored_bytes,
-            "store_errors": store.errors,
-            "breaker_opened": store.breaker_opened,
+            "steps": (stats.steps, "steps of the engine"),
+            "preemptions": (stats.preemptions, "requests put back for lack of pages"),
+            "prompt_tokens": (stats.prompt_tokens, "tokens of prompts begun"),
+            "cached_tokens": (stats.cached_tokens, "of these, tokens that were not computed"),
+            "output_tokens": (stats.output_tokens, "tokens given"),
+            "recomputed_loads": (stats.recomputed, "requests whose load failed or was late"),
+            "lookups": (store.lookups, "questions to the store"),
+            "lookups_unanswered": (store.lookups_unanswered, "of these, not answered in time"),
+            "loads": (store.loads, "loads of blocks begun"),
+            "loads_failed": (store.loads_failed, "of these, failed"),
+            "loaded_bytes": (store.loaded_bytes, "bytes that came from the store"),
+            "stores": (store.stores, "stores of blocks begun"),
+            "stores_given_up": (store.stores_given_up, "of these, given up"),
+            "stored_bytes": (store.stored_bytes, "bytes that went to the store"),
+            "store_errors": (store.errors, "errors of the store"),
+            "breaker_opened": (store.breaker_opened, "times the store was left alone for a while"),
         }
-        for name, value in gauges.items():
-            yield GaugeMetricFamily(f"moontide_worker_{name}", name.replace("_", " "), value)
-        for name, value in counters.items():
-            yield CounterMetricFamily(f"moontide_worker_{name}", name.replace("_", " "), value)
+        for name, (value, text) in gauges.items():
+            yield GaugeMetricFamily(f"moontide_worker_{name}", text, value)
+        for name, (value, text) in counters.items():
+            yield CounterMetricFamily(f"moontide_worker_{name}", text, value)
         finished = CounterMetricFamily(
             "moontide_worker_requests", "requests that ended", labels=["result"]
         )
