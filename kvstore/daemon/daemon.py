@@ -80,8 +80,6 @@ class StoreDaemon:
             node = settings.node_id or socket.gethostname()
             self._store = Store(_pool_settings(settings), Instance.new(node), now=time.monotonic())
             stack.callback(self._store.close)
-            self._set_admission(settings)
-            self._limit_tenants(settings)
             self._peers = self._make_peers(stack)
             self._held = stack.pop_all()
 
@@ -92,6 +90,8 @@ class StoreDaemon:
         """Serves until SIGTERM or SIGINT. Raises Conflict when the node's name is taken."""
         async with contextlib.AsyncExitStack() as stack:
             self._tiering = self._open_tiering()
+            self._set_admission(self._settings)
+            self._limit_tenants(self._settings)
             if self._tiering is not None:
                 stack.push_async_callback(self._end_tiering, self._tiering)
             self._drain = Drain(self._tiering)
@@ -224,6 +224,7 @@ class StoreDaemon:
             self._settings,
             {
                 "admission": self._set_admission,
+                "nvme_tenant_cap": self._limit_tenants,
                 "stall_seconds": lambda changed: server.set_stall_seconds(changed.stall_seconds),
                 "tenant_cap": self._limit_tenants,
                 "tenant_share": self._limit_tenants,
@@ -252,6 +253,8 @@ class StoreDaemon:
 
     def _limit_tenants(self, settings: StoreSettings) -> None:
         self._store.limit_tenants(settings.tenant_cap.sizes, settings.tenant_share.sizes)
+        if self._tiering is not None:
+            self._tiering.caps.set_caps(settings.nvme_tenant_cap.sizes)
 
     def _report(self) -> StoreReport:
         stats = self._store.stats(time.monotonic())

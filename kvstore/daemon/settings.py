@@ -160,6 +160,13 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             "coldest go first; none: no limit; then TENANT=SIZE for single ones (digest, hex)"
         ),
     ] = TenantSizes.parse("none")
+    nvme_tenant_cap: Annotated[
+        TenantSizes,
+        Meta(
+            description="As tenant_cap, of the NVMe tier: beyond it, what was written first goes. "
+            "It is counted by passes over the index, of seconds to minutes"
+        ),
+    ] = TenantSizes.parse("none")
     tenant_share: Annotated[
         TenantSizes,
         Meta(

@@ -134,6 +134,11 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         """What each holds, the largest first."""
         return self._tenants.usage()
 
+    def tenant_of(self, digest: str) -> str | None:
+        """Of that namespace (hex); None when nobody has opened it here."""
+        opened = self._namespaces.find(bytes.fromhex(digest)) if digest else None
+        return opened.tenant if opened else None
+
     def block_tokens(self, digest: str) -> int:
         """Tokens of a block of that namespace (hex); 0 when nobody has opened it here."""
         opened = self._namespaces.find(bytes.fromhex(digest))

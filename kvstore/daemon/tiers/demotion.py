@@ -22,6 +22,7 @@ from typing import Literal
 
 from ...nvme import NvmeTier, NvmeWrite
 from ...store import Demotable, Store
+from .tenant_caps import TenantCaps
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,14 @@ class Demoter:
         store: Store,
         nvme: NvmeTier,
         *,
+        caps: TenantCaps,
         writes: Literal["through", "late"],
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
         self._nvme = nvme
+        self._caps = caps
         self._is_late = writes == "late"
         self._clock = clock
         self._wake = wake
@@ -96,6 +99,11 @@ class Demoter:
         ) and now >= self._next_sweep:
             self._sweep(now)
         self.pump()
+
+    def offer_again(self) -> None:
+        """What the disk gave up, or let go, may go there now."""
+        self._store.reoffer_retired()
+        self._left_out = True
 
     def sweep_all(self) -> None:
         """The process is about to end: whatever is not on disk goes there now."""
@@ -161,6 +169,10 @@ class Demoter:
             self._left_out = True
             return True
         if not self._nvme.can_ever_fit(write):
+            self._store.release(entry.slot)
+            self._store.give_up(entry.slot, entry.generation)
+            return True
+        if not self._caps.admits(held.namespace, num_bytes):
             self._store.release(entry.slot)
             self._store.give_up(entry.slot, entry.generation)
             return True

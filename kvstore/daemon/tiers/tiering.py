@@ -17,6 +17,7 @@ from ..counters import TransportCounters
 from .demotion import Demoter
 from .events import announce
 from .source import NvmeSource
+from .tenant_caps import TenantCaps
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +61,16 @@ class Tiering:
         self._below_floor: dict[str, Then] = {}  # namespaces to be cleared, not yet told the disk
         self._unread = self._tier.entries()  # of what was there at the start
         self._touched: dict[bytes, None] = {}
+        self.caps = TenantCaps(
+            self._tier,
+            tenant_of=store.tenant_of,
+            drop=self._drop_over_cap,
+            reoffer=lambda: self._demoter.offer_again(),
+        )
         self._demoter = Demoter(
             store,
             self._tier,
+            caps=self.caps,
             writes=settings.writes,
             clock=time.monotonic,
             wake=self._pump_soon,
@@ -87,6 +95,7 @@ class Tiering:
         self._tell_touched()
         self._read_shards()
         self._clear_below_floors()
+        self.caps.tick()
 
     def touch(self, entries: Iterable[bytes]) -> None:
         """These were hit, in whatever tier: the disk keeps them longer. Told to it a few at a time;
@@ -155,6 +164,11 @@ class Tiering:
         moment on; `then` once that is durable."""
         self._below_floor[namespace] = then
         self._clear_below_floors()
+
+    def _drop_over_cap(self, entries: Sequence[bytes]) -> None:
+        """What a full queue does not take is found again by the next pass."""
+        if entries:
+            self._tier.drop(entries, _ignore)
 
     def _clear_below_floors(self) -> None:
         """As many as the disk's queue takes."""
@@ -256,3 +270,7 @@ class Tiering:
 def _note_shard(shards: dict[str, set[bytes]], namespace: str, entry: bytes) -> None:
     if namespace:
         shards.setdefault(namespace, set()).add(shard_of(entry))
+
+
+def _ignore(durable: bool) -> None:
+    """A later start may find it, and drops it again."""
