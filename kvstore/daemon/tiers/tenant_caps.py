@@ -47,6 +47,7 @@ class TenantCaps:
         self._drop = drop
         self._reoffer = reoffer
         self._caps = TenantBytes()
+        self._after = b""
         self._begin()
         self._used: Counter[str] = Counter()  # bytes, by the last pass
         self._written_before: Counter[str] = Counter()  # during that pass
