@@ -91,7 +91,7 @@ class Catalog:
     def give_back_slot(self, slot: int) -> None:
         self.keys[slot] = None
         self.flags[slot] = 0
-        self.links.marks[slot] = 0  # of one pinned before it was ever queued, the next would keep it
+        self.links.marks[slot] = 0  # the next may be pinned before it is ever queued
         self.checksums.pop(slot, None)
         self.request_scoped.discard(slot)
         self.table.give_back(slot)
