@@ -43,11 +43,16 @@ class StoreDemoting(StoreParts):
         catalog = self._catalog
 
         def offer(slots: Sequence[int], parents: Mapping[bytes, bytes]) -> None:
-            offered = []
-            for slot in slots:
-                if not catalog.flags[slot] & (VOLATILE | FLUSHED):
-                    key = block_key_of(catalog.keys[slot])
-                    offered.append(Demotable(slot, catalog.generation(slot), parents.get(key, b"")))
+            flags, keys = catalog.flags, catalog.keys
+            offered = [
+                Demotable(
+                    slot,
+                    catalog.generation(slot),
+                    parents.get(block_key_of(keys[slot]), b"") if parents else b"",
+                )
+                for slot in slots
+                if not flags[slot] & (VOLATILE | FLUSHED)
+            ]
             if offered:
                 callback(offered)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..keys import BlockKey, EntryId
 from ..layout import Shard
-from ..slots import SlotState
+from ..slots import HEAD, WORDS, SlotState
 from ..types import Located
 from .checks import check_chain, check_keys
 from .coverage import Finder, transports
@@ -185,16 +185,16 @@ class StoreFinding(StoreParts):
     ) -> list[bytes]:
         """What a client has read without asking counts like a lookup's hits. Returns which entries
         those were; generations that are gone are skipped."""
-        catalog = self._catalog
-        used = [
-            slot
-            for slot, generation in zip(slots, generations, strict=True)
-            if catalog.find(slot, generation) is SlotState.COMMITTED
-        ]
+        words, keys, num_slots = self._catalog.words, self._catalog.keys, len(self._catalog.flags)
+        used = []
+        for slot, generation in zip(slots, generations, strict=True):
+            head = words[slot * WORDS + HEAD] if slot < num_slots else 0
+            if head >> 32 == generation and head & 0xFF == SlotState.COMMITTED:
+                used.append(slot)
         self._entries.touch(used, now)
         self._counters.hits += len(used)
         self._counters.bytes_out += read_bytes
-        return [catalog.keys[slot] for slot in used]
+        return [keys[slot] for slot in used]
 
     def renew(self, ticket: bytes, ttl_s: float, now: float) -> None:
         """Raises InvalidRequest on an unknown or expired ticket, or a view."""

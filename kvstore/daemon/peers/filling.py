@@ -153,9 +153,9 @@ class PeerFill:
             self._tools.counters.corrupt_extents += 1
             self._link.tell(wire.ReportCorrupt(read.remote.slot, read.remote.generation))
 
-    def _advance(self, extent: int, reads: Sequence[Read]) -> None:
-        sums = [read.remote.checksums[extent] for read in reads]
-        slots, generations = _places([read.piece for read in reads])
+    def _advance(self, extent: int, reads: Sequence[tuple[Read, int]]) -> None:
+        sums = [found for _, found in reads]
+        slots, generations = _places([read.piece for read, _ in reads])
         self._tools.store.advance(FILL_OWNER, slots, generations, extent, sums)
 
     def _commit(self, pieces: Sequence[Piece]) -> None:

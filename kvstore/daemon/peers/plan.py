@@ -77,7 +77,7 @@ class Settled(NamedTuple):
     whole; pieces to abort, which nothing touches any more. And reads that brought other bytes than
     the peer said."""
 
-    advanced: dict[int, list[Read]]
+    advanced: dict[int, list[tuple[Read, int]]]  # with the checksum of each
     whole: list[Piece]
     ended: list[Piece]
     damaged: list[Read]
@@ -139,8 +139,8 @@ class FillPlan:
                 piece.failed = True
                 if found is not None:
                     settled.damaged.append(read)
-            if not piece.failed:
-                settled.advanced.setdefault(read.extent, []).append(read)
+            if found is not None and not piece.failed:
+                settled.advanced.setdefault(read.extent, []).append((read, found))
                 if self._manifest.watermark(piece.index) == piece.num_extents:
                     settled.whole.append(piece)
             elif not piece.in_flight:
@@ -148,11 +148,12 @@ class FillPlan:
         return settled
 
     def _arrived(self, read: Read, found: int | None) -> bool:
+        """What its producer did not sum is what came, from here on."""
         index, extent = read.piece.index, read.extent
         if found is None:
             self._manifest.failed(index, extent)
             return False
-        self._manifest.announce(index, extent, read.remote.checksums[extent])
+        self._manifest.announce(index, extent, read.remote.checksums[extent] or found)
         return self._manifest.arrived(index, extent, found) is Notice.NEW
 
     def give_up(self, pieces: Sequence[Piece]) -> None:

@@ -97,7 +97,8 @@ def test_r09_exactly_what_failed_ends_and_never_while_it_is_read(seed: int) -> N
         ]
         settled = plan.settle(chunk, sums)
         for extent, reads in settled.advanced.items():
-            for read in reads:
+            for read, checksum in reads:
+                assert checksum == SUMS[extent]
                 layers[read.piece.slot].append(extent)
         whole += [each.slot for each in settled.whole]
         ended += [each.slot for each in settled.ended]
@@ -122,3 +123,13 @@ def test_what_is_given_up_ends_once_and_after_its_reads() -> None:
     settled = plan.settle(chunk, [SUMS[0]])
     assert [each.slot for each in settled.ended] == [0]
     assert plan.is_over
+
+
+def test_what_its_producer_did_not_sum_is_summed_as_it_comes() -> None:
+    unsummed = piece(0)
+    unsummed.remote = remote(0, NUM_LAYERS)._replace(checksums=array("Q", [11, 0, 13]))
+    plan = FillPlan([unsummed])
+    settled = [plan.settle(plan.next_chunk(8), [found]) for found in (11, 77, 99)]
+    told = [found for each in settled for reads in each.advanced.values() for _, found in reads]
+    assert told == [11, 77]
+    assert [read.extent for each in settled for read in each.damaged] == [2]

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from moontide.kvstore import PutStatus, StoreClient, StoreError, StoreUnavailable
+from moontide.kvstore import PutStatus, StoreClient, StoreError, StoreUnavailable, connect, wire
 from moontide.kvstore.daemon.peers.changes import home_of
 from moontide.kvstore.keys import string_entry_id
+from moontide.kvstore.types import Located
+from moontide.transfer import checksum
 
 from ....store_process import StartStore, StoreProcess, start_nodes
 from ...client.helpers import client_of, wait_until
+from ..raw_client import local_client
 from .conftest import is_idle
 
 KEYS: Iterator[str] = (f"key {number}" for number in itertools.count())
@@ -50,6 +53,20 @@ def test_a_value_that_another_node_holds_is_found(
     assert view is not None
     with view:
         assert bytes(view.data) == value
+
+
+def test_a_value_without_a_checksum_gets_one_on_its_way(
+    clients: tuple[StoreClient, StoreClient], nodes: list[StoreProcess]
+) -> None:
+    there, key = clients[1], next(KEYS)
+    value = random.Random(3).randbytes(100_000)
+    with connect(f"unix:{nodes[0].socket}", checksums="off") as here:
+        here.put(key, value)
+        wait_until(lambda: there.exists(key))
+        assert there.get(key) == value
+    with local_client(nodes[1].socket) as raw:
+        (place,) = raw.call(wire.Lookup([string_entry_id(key)])).message.found
+    assert Located(*place).checksum == checksum(value)
 
 
 def test_after_a_replace_is_acknowledged_nobody_hands_out_the_old_value(
