@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from moontide.kvstore import StoreClient, StoreError
+from moontide.kvstore import StoreClient, StoreError, connect
 
 from ...store_process import StartStore, StoreProcess
 from .admin import wait_until
@@ -109,3 +109,21 @@ def test_a_full_disk_costs_only_what_would_have_gone_there(store_daemon: StartSt
     node.restart()
     with client_of(node) as client:
         assert [client.get(name) for name in entries] == list(entries.values())
+
+
+def test_values_put_without_checksums_are_summed_before_they_leave_dram(
+    store_daemon: StartStore,
+) -> None:
+    node, entries = store_daemon(*NVME), values(150, largest=200_000)
+    with connect(f"unix:{node.socket}", timeout_s=20.0, checksums="off") as client:
+        put_all(client, entries)
+    wait_flushed(node, len(entries))
+    node.kill()
+    spoil_regions(node.data_dir / "nvme", random.Random(SEED))
+    node.start()
+    with connect(f"unix:{node.socket}", timeout_s=20.0, checksums="off") as client:
+        found = {name: client.get(name) for name in entries}
+    assert all(value in (None, entries[name]) for name, value in found.items())
+    assert admin_of(node).stats()["tiers"]["nvme"]["corrupt"] > 0
+    assert any(found.values())
+    check_at_rest(node)
