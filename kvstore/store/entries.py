@@ -411,9 +411,13 @@ class Entries:
     # -- events -----------------------------------------------------------------------
 
     def _announced(self, slots: Sequence[int]) -> Sequence[int]:
-        """Those that others were told of: all but what one request needs for itself."""
-        scoped = self.catalog.request_scoped
-        return [slot for slot in slots if slot not in scoped] if scoped else slots
+        """Those that others know to be here: all but what one request needs for itself, and what
+        went with its namespace's floor."""
+        scoped, retired = self.catalog.request_scoped, self.catalog.retired
+        if not scoped and not retired:
+            return slots
+        numbers = self.catalog.namespaces
+        return [slot for slot in slots if slot not in scoped and numbers[slot] not in retired]
 
     def announce(
         self, kind: EventKind, namespace: int, entries: Sequence[bytes], parent: bytes = b""
@@ -481,7 +485,6 @@ class Entries:
                 catalog.keys[slots[numbers == number]].tolist(),
             )
             for number in np.unique(numbers).tolist()
-            if number not in catalog.retired
         ]
 
 

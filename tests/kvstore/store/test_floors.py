@@ -136,6 +136,20 @@ def test_a_raise_is_told_once_and_the_sweep_tells_nothing(
     assert len(told) == 1
 
 
+def test_what_room_needs_below_the_floor_goes_untold(make_node: MakeNode, chain: Chain) -> None:
+    """It went with the raise: followers know of nothing that could be removed."""
+    node = make_node(max_entries=8)
+    owner, keys = node.connect(), chain(8)
+    namespace = node.store.open_namespace(namespace_named("w"))
+    node.put_blocks(owner, namespace, keys[:6], [WHOLE])
+    node.store.raise_floor(DIGEST)
+    told: list[KvEvent] = []
+    node.store.events.on_event(told.append)
+    for index in range(8):
+        node.put(owner, f"text/{index}", b"new")
+    assert {event.kind for event in told} == {"stored"}
+
+
 def test_nothing_below_the_floor_is_copied_to_a_colder_tier(
     node: Node, namespace: int, chain: Chain
 ) -> None:
