@@ -12,6 +12,7 @@ from ..errors import Busy
 from ..keys import Namespace
 from ..layout import Shard
 from ..types import IfExists, Instance, PutResult
+from .async_pinned import AsyncPinnedKeys
 from .blocks.async_store import AsyncBlockStore
 from .copies import Checksums
 from .deadline import Deadline, check_timeout
@@ -119,8 +120,14 @@ class AsyncClient:
         return await self._call(timeout_s, self._client.get_many_into, keys, buffers)
 
     async def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:
-        """The view itself is StoreClient's; its release is one short round trip."""
+        """The view itself is StoreClient's; its release does not wait."""
         return await self._call(timeout_s, self._client.view, key)
+
+    async def pin(
+        self, keys: Sequence[Key], *, ttl_s: float = 10.0, timeout_s: float | None = None
+    ) -> AsyncPinnedKeys:
+        pinned = await self._call(timeout_s, self._client.pin, keys, ttl_s=ttl_s)
+        return AsyncPinnedKeys(pinned, self._call)
 
     async def exists(self, key: Key, *, timeout_s: float | None = None) -> bool:
         return await self._call(timeout_s, self._client.exists, key)

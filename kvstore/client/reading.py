@@ -26,6 +26,7 @@ from .connections.link import Answer, Link
 from .counters import ClientCounters
 from .deadline import Deadline
 from .locations import Target
+from .notes import Place
 
 T = TypeVar("T")
 REPORT_SECONDS = 1.0
@@ -85,6 +86,13 @@ class Reader:
         if attachment is None or attachment.locations is None:
             return None
         return attachment.locations.read(entry, target)
+
+    def find_known(self, entry: EntryId) -> Place | None:
+        """Where the entry is now, without asking; None: ask."""
+        attachment = self._link.attachment
+        if attachment is None or attachment.locations is None:
+            return None
+        return attachment.locations.find(entry)
 
     def read(
         self, entries: Sequence[EntryId], target: Target[T], deadline: Deadline
@@ -151,6 +159,28 @@ class Reader:
             return None
         source = segment[located.offset : located.offset + located.length]
         return source if len(source) == located.length else None
+
+    def fetch(self, located: Located, deadline: Deadline) -> bytes | None:
+        """The bytes of that generation over the socket, verified; None: it is gone."""
+        message = wire.Read([located.slot], [located.generation], [0])
+        answer = self._link.ask(message, deadline)
+        assert isinstance(answer.reply, wire.GetReply)
+        if answer.reply.sizes[0] < 0:
+            return None
+        value = bytes(answer.payload)
+        if located.checksum and checksum(value) != located.checksum:
+            self._counters.corrupt += 1
+            return None
+        return value
+
+    def copy_into(self, buffer: memoryview, source: memoryview, located: Located) -> int:
+        """The checksum of the copy, if the entry has one. Raises InvalidRequest when the buffer is
+        too small."""
+        target = IntoBuffers((buffer,), self._helper)
+        if located.checksum:
+            return target.summed(0, source)[1]
+        target.copied(0, source)
+        return 0
 
     def report_corrupt(
         self, attachment: Attachment, located: Located, deadline: Deadline | None = None
