@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ...nvme import NvmeStats
 from ..peers import PeerReport
 from .report import StoreReport
 
@@ -29,6 +30,7 @@ _TIER_GAUGES = {
 }
 _TIER_COUNTERS = {
     "evictions": ("evictions", "Entries dropped to free space"),
+    "evicted_unflushed": ("unflushed_evictions", "Evicted entries that no colder tier held"),
     "expirations": ("expirations", "Entries whose TTL ended"),
     "removals": ("removals", "Entries removed by users"),
     "bytes_in": ("written_bytes", "Bytes committed"),
@@ -104,6 +106,8 @@ class _ReportCollector(Collector):
         yield self._segments()
         if self._report.peers is not None:
             yield from _peers(self._report.peers)
+        if self._report.nvme is not None:
+            yield from _nvme(self._report.nvme)
 
     def _tiers(self) -> Iterator[Metric]:
         tiers = self._report.tiers
@@ -148,6 +152,20 @@ def _peers(report: PeerReport) -> Iterator[Metric]:
         _PREFIX + "peer_corrupt_extents",
         "Layer extents that came with other bytes than their checksum",
         value=report.corrupt_extents,
+    )
+
+
+def _nvme(stats: NvmeStats) -> Iterator[Metric]:
+    for name, text, count in (
+        ("nvme_written_bytes", "Bytes written to NVMe, headers included", stats.bytes_written),
+        ("nvme_reinserted_entries", "Entries in use, written anew", stats.reinserted),
+        ("nvme_put_off_writes", "Times the write budget was used up", stats.writes_put_off),
+    ):
+        yield CounterMetricFamily(_PREFIX + name, text, value=count)
+    yield GaugeMetricFamily(
+        _PREFIX + "nvme_written_today_bytes",
+        "Of the daily write budget, since midnight UTC",
+        value=stats.bytes_written_today,
     )
 
 
