@@ -109,8 +109,8 @@ class Connection:
         return frame.message
 
     def forget(self, request_id: int) -> None:
-        """Nobody will collect the reply to what was posted."""
-        if self._answers.pop(request_id) is None:
+        """Nobody will collect the reply to what was posted, unless that was done."""
+        if request_id in self._answers and self._answers.pop(request_id) is None:
             self._unheeded.add(request_id)
 
     def tell(self, message: wire.Request) -> None:
