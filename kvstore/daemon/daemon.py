@@ -50,6 +50,8 @@ STOP_SECONDS = 8.0
 than 2."""
 LEAVE_SECONDS = 3.0
 ADMIN_SHUTDOWN_SECONDS = 2.0
+ADMIN_IN_FLIGHT = 256
+"""Requests of the admin REST at once, event streams among them: at most 256 MiB of bodies."""
 
 
 class StoreDaemon:
@@ -244,7 +246,7 @@ class StoreDaemon:
             title="Moontide store",
             token=self._token,
             hosts=self._process.allowed_hosts,
-            limits=Limits(shutdown_seconds=ADMIN_SHUTDOWN_SECONDS),
+            limits=Limits(in_flight=ADMIN_IN_FLIGHT, shutdown_seconds=ADMIN_SHUTDOWN_SECONDS),
         )
         return await HttpServer.start(app, self._admin)
 

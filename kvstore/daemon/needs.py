@@ -124,9 +124,9 @@ def floor_of(tier: NvmeSettings, file_system_bytes: int) -> int:
 
 
 def existing_parent(path: Path) -> Path:
-    """`path` in full, or the nearest of its parents that is a directory."""
+    """`path` in full, or the nearest of its parents that can be seen to be a directory."""
     full = path.absolute().resolve()
-    return next(folder for folder in (full, *full.parents) if folder.is_dir())
+    return next(folder for folder in (full, *full.parents) if os.path.isdir(folder))
 
 
 def used_bytes(folder: Path) -> int:

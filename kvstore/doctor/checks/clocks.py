@@ -26,7 +26,9 @@ class Clocks:
             "" if is_fine else "choose another clock source",
         )
         if refusal := case.trials.read_clock():
-            fix = "run chrony or systemd-timesyncd; only logs and TTLs shown to people suffer"
+            fix = (
+                "run chrony or systemd-timesyncd: logs and the daily write budget go by this clock"
+            )
             yield Finding("wall clock", refusal, "synchronised", Status.WARN, fix)
         else:
             yield Finding("wall clock", "synchronised", "synchronised")

@@ -27,7 +27,7 @@ class DataDirectory:
         shown = f"{mount.kind} at {mount.point}" if mount else "unknown"
         yield self._judge(f"{folder} on {shown}", mount)
         if refusal := case.trials.write_to(folder):
-            fix = f"give this user {folder}, or another --data-dir"
+            fix = f"let this user write to {folder}, or give another --data-dir"
             yield Finding("data dir", refusal, "writable", Status.FAIL, fix)
 
     def _judge(self, value: str, mount: Mount | None) -> Finding:
@@ -75,7 +75,7 @@ class DiskSpeedCheck:
             speed = case.trials.disk_speed(space.folder, size)
         except OSError as error:
             reason = error.strerror or str(error)
-            fix = f"give this user {space.folder}, or another --data-dir"
+            fix = f"let this user write to {space.folder}, or give another --data-dir"
             yield Finding("disk speed", reason, "measured", Status.WARN, fix)
             return
         if speed.why_not:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from moontide.transfer.rdma import Port, best_gid
 
@@ -34,8 +35,7 @@ class Ports:
             wanted["listen"] = store.listen
         if store.transfer_listen is not None:
             wanted["transfer-listen"] = store.transfer_listen
-        state = read_state(store.data_dir)
-        own = {state.listen, state.admin, state.transfer} if state else set()
+        own = _own_addresses(store.data_dir)
         for name, address in wanted.items():
             yield self._port(case, name, address, is_own=str(address) in own)
 
@@ -47,6 +47,15 @@ class Ports:
             return Finding(f"port --{name}", f"{address}: a store runs on this data dir", "free")
         fix = f"end what listens there (ss -ltnp), or give another --{name}"
         return Finding(f"port --{name}", refusal, "free", Status.FAIL, fix)
+
+
+def _own_addresses(data_dir: Path) -> set[str | None]:
+    """Of the store that runs on this directory, if there is one and it may be seen."""
+    try:
+        state = read_state(data_dir)
+    except OSError:
+        return set()
+    return {state.listen, state.admin, state.transfer} if state else set()
 
 
 class Rdma:

@@ -82,6 +82,14 @@ def test_r76_a_typo_fails_by_name() -> None:
     assert "MOONTIDE_STORE_DRMA" in done.stderr
 
 
+def test_a_directory_nobody_may_write_to_is_told() -> None:
+    done = run("--data-dir", "/proc/store", "--nvme", "1GiB", *free_ports(), "--json")
+    found = by_check(json.loads(done.stdout))
+    assert done.returncode == 1, done.stderr
+    assert (found["data dir"]["status"], found["disk speed"]["status"]) == ("fail", "warn")
+    assert "/proc" in found["data dir"]["fix"]
+
+
 def test_trials_work_here_and_leave_nothing(tmp_path: Path) -> None:
     trials = LocalTrials()
     assert (trials.seal_memory(), trials.watch_process(), trials.write_to(tmp_path)) == ("", "", "")
