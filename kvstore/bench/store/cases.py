@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from .drivers.timing import ring_bytes
 
+Checksums = Literal["on", "off"]
 KiB = 1 << 10
 MiB = 1 << 20
 SIZES = (4 * KiB, 64 * KiB, MiB, 4 * MiB, 16 * MiB)
@@ -47,15 +48,19 @@ class Case:
     limit: Mapping[str, Any] | None
     limit_name: str = "memcpy"
     note: str = ""
+    checksums: Checksums = "on"  # of our client that puts
     common: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def call_bytes(self) -> int:
+        return self.size_bytes * self.batch
 
     def requests(self, limits: Limits) -> dict[str, Mapping[str, Any] | None]:
         """By side: ours, peers, limit."""
-        call = self.size_bytes * self.batch
         shared = {
             "size_bytes": self.size_bytes,
             "batch": self.batch,
-            "calls": max(LEAST_CALLS, min(MOST_CALLS, CALL_BYTES // max(call, 1))),
+            "calls": max(LEAST_CALLS, min(MOST_CALLS, CALL_BYTES // max(self.call_bytes, 1))),
             "budget_seconds": limits.budget_seconds,
             "keep_bytes": limits.keep_bytes,
             **self.common,
@@ -84,6 +89,10 @@ def _copying(size: int, batch: int) -> Iterator[Case]:
     prefix = "batch " if batch > 1 else ""
     put, get, unseen = {"do": "put"}, {"do": "get"}, {"do": "get_unseen"}
     yield Case(group, f"{prefix}put", size, batch, put, put, put)
+    if size >= LARGE_BYTES:
+        yield Case(
+            group, f"{prefix}put, checksums off", size, batch, put, put, put, checksums="off"
+        )
     yield Case(group, f"{prefix}get, located", size, batch, get, get, get)
     yield Case(group, f"{prefix}get, one round trip", size, batch, unseen, unseen, unseen)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from ...service import CommandFailed, Size, guarded
 from ...store.eviction import POLICIES, EvictionName
 from ..daemon_replay import DaemonSizes
 from ..report import Report, Row
-from .cases import SIZES, Case, Limits, MiB, area_bytes, call_cases
+from .cases import SIZES, Case, Checksums, Limits, MiB, area_bytes, call_cases
 from .contestants import Contestant, ContestantFailed, driver_command
-from .daemon import Daemon, running_daemon
+from .daemon import running_daemon
+from .drivers.timing import RING_CALLS
 from .peers import PEERS, default_peer_dir
 from .rounds import LIMIT, OURS, Field, measure
 from .rows import call_row
@@ -52,10 +53,14 @@ class Plan:
     def call_cases(self) -> list[Case]:
         return [case for case in call_cases(self.sizes) if case.group in self.groups]
 
+    def area_bytes(self) -> int:
+        fill = RING_CALLS * FILL_BATCH * SMALL_BYTES
+        return max(area_bytes(self.call_cases()), self.largest_bytes, fill)
+
     def check(self) -> None:
         """Raises CommandFailed."""
         for case in self.call_cases():
-            if case.size_bytes * case.batch > self.limits.keep_bytes:
+            if case.call_bytes > self.limits.keep_bytes:
                 raise CommandFailed(
                     f"{case.batch} values of {Size(case.size_bytes)} are more than two thirds of "
                     f"the pool of {Size(self.limits.pool_bytes)}: raise --dram or lower --sizes"
@@ -96,38 +101,48 @@ def run_plan(plan: Plan) -> Report:
 
 def _pool_rows(plan: Plan, directory: Path, settings: dict[str, str]) -> list[Row]:
     rows: list[Row] = []
-    cases = plan.call_cases()
     dram = ("--dram", str(plan.limits.pool_bytes))
     with running_daemon(directory, *dram) as daemon, Field(_say) as field:
-        _enter_all(field, plan, daemon, directory)
+        begin = {
+            **daemon.settings(),
+            "pool_bytes": plan.limits.pool_bytes,
+            "area_bytes": plan.area_bytes(),
+            "touch": True,
+            "checksums": "on",
+        }
+        _enter_all(field, plan, directory, begin)
         settings.update({f"version {name}": text for name, text in field.versions.items()})
-        for case in cases:
-            _say(f"{case.name}, {Size(case.size_bytes)} × {case.batch}")
-            rows.append(call_row(case, measure(field, case, plan.limits)))
+        rows += _call_rows(field, plan, "on")
         if "many" in plan.groups:
             _say(f"{plan.num_keys} entries")
             rows += ManyEntries(field, plan.limits, plan.num_keys).rows()
         if "full" in plan.groups:
             _say("a full pool")
             rows += full_pool_rows(field, plan.limits, plan.largest_bytes)
+        if any(case.checksums == "off" for case in plan.call_cases()):
+            field.enter(_ours(directory), {**begin, "checksums": "off"})
+            rows += _call_rows(field, plan, "off")
     return rows
 
 
-def _enter_all(field: Field, plan: Plan, daemon: Daemon, directory: Path) -> None:
-    settings = {
-        "pool_bytes": plan.limits.pool_bytes,
-        "area_bytes": max(
-            area_bytes(plan.call_cases()), plan.largest_bytes, 8 * FILL_BATCH * SMALL_BYTES
-        ),
-        "touch": True,
-    }
-    own = {**settings, "address": daemon.address, "daemon_pid": daemon.pid}
-    field.enter(Contestant(OURS, driver_command("ours"), directory / "ours.log"), own)
-    field.enter(Contestant(LIMIT, driver_command("limits"), directory / "limits.log"), settings)
+def _call_rows(field: Field, plan: Plan, checksums: Checksums) -> Iterator[Row]:
+    for case in plan.call_cases():
+        if case.checksums == checksums:
+            _say(f"{case.name}, {Size(case.size_bytes)} × {case.batch}")
+            yield call_row(case, measure(field, case, plan.limits))
+
+
+def _enter_all(field: Field, plan: Plan, directory: Path, begin: Mapping[str, Any]) -> None:
+    field.enter(_ours(directory), begin)
+    field.enter(Contestant(LIMIT, driver_command("limits"), directory / "limits.log"), begin)
     directories = {"peers": plan.peer_dir, "logs": directory}
     for name in plan.against:
         _say(f"starting {name}")
-        field.enter_peer(name, directories, settings)
+        field.enter_peer(name, directories, begin)
+
+
+def _ours(directory: Path) -> Contestant:
+    return Contestant(OURS, driver_command("ours"), directory / "ours.log")
 
 
 @click.command()

@@ -25,6 +25,10 @@ class Daemon:
     address: str  # of clients
     pid: int
 
+    def settings(self) -> dict[str, str | int]:
+        """What the driver of its clients begins with."""
+        return {"address": self.address, "daemon_pid": self.pid}
+
 
 @contextlib.contextmanager
 def running_daemon(directory: Path, *flags: str) -> Iterator[Daemon]:

@@ -22,6 +22,8 @@ class Peer:
     module: str  # of drivers
     packages: tuple[str, ...]
     needs: str = ""  # beside Python packages, for people
+    most_call_bytes: int = 1 << 40  # larger calls are nobody's use of it, and take minutes
+    keeps_values: bool = False  # in the process whose memory is told
 
     @property
     def environment(self) -> str:
@@ -37,7 +39,13 @@ PEERS: Mapping[str, Peer] = {
         ("mooncake-transfer-engine-non-cuda==0.3.13.post1",),
         "apt-get install libibverbs1 libnuma1 libcurl4",
     ),
-    "redis": Peer("redis", ("redis==8.1.0", "hiredis==3.5.0"), "apt-get install redis-server"),
+    "redis": Peer(
+        "redis",
+        ("redis==8.1.0", "hiredis==3.5.0"),
+        "apt-get install redis-server",
+        most_call_bytes=128 << 20,
+        keeps_values=True,
+    ),
     "lmcache": Peer("lmcache", ("lmcache==0.5.6", "torch==2.13.0")),
 }
 

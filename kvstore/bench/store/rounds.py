@@ -36,7 +36,10 @@ class Field:
         self._stack.close()
 
     def enter(self, contestant: Contestant, settings: Mapping[str, Any]) -> None:
-        """Raises ContestantFailed if it is ours or the limit."""
+        """In place of who has its name. Raises ContestantFailed if it is ours or the limit."""
+        former = self._running.pop(contestant.name, None)
+        if former is not None:
+            former.close()
         self._stack.callback(contestant.close)
         try:
             contestant.begin(settings, ASK_SECONDS)
@@ -57,6 +60,8 @@ class Field:
             return
         log = directories["logs"] / f"{name}.log"
         self.enter(Contestant(name, driver_command(peer.module, python), log), settings)
+        if name not in self._running and peer.needs:
+            self._say(f"beside its packages {name} needs: {peer.needs}")
 
     @property
     def versions(self) -> dict[str, str]:
@@ -107,5 +112,10 @@ def side(name: str) -> str:
 def measure(field: Field, case: Case, limits: Limits) -> Answers:
     """A round to warm up, then those that count."""
     requests = case.requests(limits)
-    answers = field.rounds(limits.rounds + 1, lambda name, _: requests[side(name)])
+
+    def request(name: str, _: int) -> Mapping[str, Any] | None:
+        too_large = name in PEERS and case.call_bytes > PEERS[name].most_call_bytes
+        return None if too_large else requests[side(name)]
+
+    answers = field.rounds(limits.rounds + 1, request)
     return {name: given[1:] for name, given in answers.items()}

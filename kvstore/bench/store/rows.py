@@ -48,9 +48,8 @@ def _figures(case: Case, rounds: Sequence[Sequence[float]]) -> dict[str, Spread]
         "p50_us": Spread.of([statistics.median(calls) * MICROSECONDS for calls in rounds]),
         "p99_us": Spread.of([percentile(calls, 0.99) * MICROSECONDS for calls in rounds]),
     }
-    num_bytes = case.size_bytes * case.batch
-    if num_bytes:
-        rates = [num_bytes / statistics.median(calls) / GIGABYTE for calls in rounds]
+    if case.call_bytes:
+        rates = [case.call_bytes / statistics.median(calls) / GIGABYTE for calls in rounds]
         told["gb_per_s"] = Spread.of(rates)
     return told
 

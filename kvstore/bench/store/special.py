@@ -14,6 +14,7 @@ from .cases import Limits, MiB, exists_case
 from .contestants import Contestant, driver_command
 from .daemon import running_daemon
 from .drivers.nvme import READ_BATCH
+from .peers import PEERS
 from .rounds import LIMIT, OURS, Answers, Field, Say
 from .rows import GIGABYTE, call_row
 
@@ -104,6 +105,8 @@ class ManyEntries:
     ) -> Row:
         def figures(name: str) -> dict[str, Spread]:
             grown, left = full[name] - before[name], cleared[name] - before[name]
+            if name in PEERS and PEERS[name].keeps_values:
+                grown -= self.num_keys * SMALL_BYTES
             return {
                 "bytes_per_key": Spread.of([grown / self.num_keys]),
                 "after_clear": Spread.of([left / self.num_keys]),
@@ -148,7 +151,7 @@ def full_pool_rows(field: Field, limits: Limits, largest: int) -> list[Row]:
         Row(
             case=f"put of {largest // MiB} MiB into the full pool",
             size_bytes=largest,
-            ours={"evicted_per_put_bytes": Spread.of(evicted or [])},
+            ours={"evicted_per_put": Spread.of(evicted or [])},
             note=f"largest {max(evicted or []):.3g}",
         )
     )
@@ -192,7 +195,7 @@ class Burst:
             running_daemon(self.directory, *flags) as daemon,
             Field(self.say) as field,
         ):
-            own = {**settings, "address": daemon.address, "daemon_pid": daemon.pid}
+            own = {**settings, **daemon.settings(), "checksums": "on"}
             for name, module, given in ((OURS, "ours", own), (LIMIT, "limits", settings)):
                 log = self.directory / f"nvme-{name}.log"
                 field.enter(Contestant(name, driver_command(module), log), given)

@@ -11,43 +11,69 @@ from ...service import Size
 from ..report import Report, Row, Spread
 from .rounds import LIMIT
 
-HEADLINES = ("p50_us", "puts_per_s", "bytes_per_key", "refused", "hit_ratio", "gb_per_s")
-"""Of the figures a side has, the one its column shows."""
+HEADLINES = {
+    "p50_us": "µs",
+    "puts_per_s": "puts/s",
+    "bytes_per_key": "B",
+    "refused": "refused",
+    "hit_ratio": "of blocks hit",
+    "evicted_per_put": "× evicted",
+    "gb_per_s": "GB/s",
+}
+"""The figure that a row's line shows is the first of these it has."""
+BESIDE = {"lost": "lost", "retries": "retries", "after_clear": "B after clear"}
+"""Figures that stand beside the headline."""
+PIPED_COLUMNS = 150
 
 
 def show(report: Report) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_COLUMNS)
     peers = sorted({name for row in report.rows for name in row.peers})
     table = Table(title=f"{report.machine}, commit {report.commit[:12] or 'unknown'}")
-    for title in ("case", "size", "×", "unit", "ours [quartiles]", "GB/s", *peers, LIMIT):
-        table.add_column(title, overflow="fold", justify="right" if title != "case" else "left")
+    table.add_column("case", min_width=16)
+    for title in ("size", "ours [quartiles]", "GB/s", *peers, LIMIT):
+        table.add_column(title, justify="right")
     for row in report.rows:
         table.add_row(*_cells(row, peers))
-    console = Console()
     console.print(table)
-    console.print(
-        "In brackets behind others' figures: how many times better ours is, the median of the "
-        "ratios within rounds."
-    )
+    console.print("(2×): ours is twice as good, the median of the ratios within rounds")
     for name, value in report.settings.items():
         console.print(f"{name}: {value}", highlight=False)
 
 
 def _cells(row: Row, peers: Sequence[str]) -> list[str]:
-    unit = next((name for name in HEADLINES if name in row.ours), next(iter(row.ours)))
+    headline = next(name for name in HEADLINES if name in row.ours)
     rate = row.ours.get("gb_per_s")
     sides = {**{name: row.peers.get(name, {}) for name in peers}, LIMIT: row.limit}
     return [
         row.case,
-        str(Size(row.size_bytes)) if row.size_bytes else "",
-        str(row.batch) if row.batch > 1 else "",
-        unit,
-        str(row.ours[unit]),
-        f"{rate.median:.3g}" if rate and unit != "gb_per_s" else "",
-        *(_beside(told.get(unit), row.ratio.get(name)) for name, told in sides.items()),
+        _size(row),
+        ", ".join(
+            [_spread(row.ours[headline], HEADLINES[headline])]
+            + [
+                f"{row.ours[name].median:.3g} {unit}"
+                for name, unit in BESIDE.items()
+                if name in row.ours
+            ]
+        ),
+        f"{rate.median:.3g}" if rate and headline != "gb_per_s" else "",
+        *(_beside(told.get(headline), row.ratio.get(name)) for name, told in sides.items()),
     ]
+
+
+def _size(row: Row) -> str:
+    size = str(Size(row.size_bytes)) if row.size_bytes else ""
+    return " × ".join(text for text in (str(row.batch) if row.batch > 1 else "", size) if text)
+
+
+def _spread(figure: Spread, unit: str) -> str:
+    middle = f"{figure.median:.4g} {unit}"
+    return middle if figure.count == 1 else f"{middle} [{figure.low:.3g}, {figure.high:.3g}]"
 
 
 def _beside(figure: Spread | None, ratio: float | None) -> str:
     if figure is None:
         return ""
-    return f"{figure.median:.4g}" + (f" ({ratio:.2f}×)" if ratio is not None else "")
+    return f"{figure.median:.4g}" + (f" ({ratio:.3g}×)" if ratio is not None else "")

@@ -63,7 +63,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
     print("a library's chatter")  # to stderr, whatever the library thinks
     return Contestant(
         "1.0",
-        {"default": stores.get(fault, DictStore)()},
+        stores.get(fault, DictStore)(),
         operations={
             "crash": lambda _: os._exit(3),
             "hang": lambda _: time.sleep(600),

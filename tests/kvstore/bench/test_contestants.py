@@ -152,7 +152,7 @@ def test_every_peer_is_asked_the_same_of_each_case(start: StartContestant) -> No
         field.enter(start(name=OURS), {**SETTINGS, "area_bytes": 4 << 20})
         field.enter(start(name="peer"), {**SETTINGS, "area_bytes": 4 << 20})
         for case in call_cases([4096]):
-            if case.ours["do"] in ("put", "get", "get_unseen") and "store" not in case.ours:
+            if case.ours["do"] in ("put", "get", "get_unseen"):
                 answers = measure(field, case, limits)
                 assert {name: len(rounds) for name, rounds in answers.items()} == {
                     OURS: 2,

@@ -34,10 +34,11 @@ class Store(Protocol):
 
 
 class Area:
-    """Page-aligned memory that values are put from or got into, touched once."""
+    """Page-aligned memory that values are put from or got into, touched once; private, as arrays
+    and tensors are."""
 
     def __init__(self, num_bytes: int) -> None:
-        self.memory = mmap.mmap(-1, num_bytes)
+        self.memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self.memory)
         for offset in range(0, num_bytes, mmap.PAGESIZE):
             self.memory[offset] = 0

@@ -143,7 +143,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
     assert threading.active_count() == 1  # no thread may live at a fork
     return Contestant(
         f"Python {platform.python_version()}",
-        {"default": Copies(request["pool_bytes"])},
+        Copies(request["pool_bytes"]),
         operations={
             "round_trip": echo.round_trips,
             "direct_write": disk.write,

@@ -71,7 +71,7 @@ class LocalCpu:
 
 
 def begin(request: Mapping[str, Any]) -> Contestant:
-    return Contestant(metadata.version("lmcache"), {"default": LocalCpu(request["pool_bytes"])})
+    return Contestant(metadata.version("lmcache"), LocalCpu(request["pool_bytes"]))
 
 
 if __name__ == "__main__":

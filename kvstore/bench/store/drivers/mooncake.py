@@ -119,7 +119,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
 
     return Contestant(
         metadata.version(PACKAGE),
-        {"default": Mooncake(store)},
+        Mooncake(store),
         operations={"memory": lambda _: anonymous_bytes(master.pid)},
         close=close,
     )

@@ -13,7 +13,7 @@ from .contract import Area, Failed
 from .timing import filled
 
 STAMP = struct.Struct("<Q")
-READ_BATCH = 32
+READ_BATCH = 8
 RETRY_SECONDS = 0.005
 FLUSH_SECONDS = 120.0
 

@@ -143,7 +143,8 @@ class FullPool:
 
 def begin(request: Mapping[str, Any]) -> Contestant:
     address, pid = request["address"], request["daemon_pid"]
-    writer, reader = (connect(address, timeout_s=CALL_SECONDS) for _ in range(2))
+    writer = connect(address, timeout_s=CALL_SECONDS, checksums=request["checksums"])
+    reader = connect(address, timeout_s=CALL_SECONDS)
     if request["touch"]:
         touch_all(writer, reader, request["pool_bytes"])
     views, cold, full = Views(writer, reader), Cold(address, writer), FullPool(writer)
@@ -159,7 +160,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
 
     return Contestant(
         metadata.version("moontide"),
-        {"default": Moontide(writer, reader)},
+        Moontide(writer, reader),
         operations={
             "memory": memory,
             "view": views.asked,

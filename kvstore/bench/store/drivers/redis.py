@@ -83,7 +83,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
 
     return Contestant(
         f"{client.info('server')['redis_version']}, redis-py {library.__version__}",
-        {"default": Redis(client)},
+        Redis(client),
         operations={"memory": lambda _: anonymous_bytes(server.pid)},
         close=close,
     )

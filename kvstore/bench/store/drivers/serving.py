@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .contract import Failed, Store
+from .contract import Store
 from .timing import Areas, Bench
 
 Request = Mapping[str, Any]
@@ -17,18 +17,18 @@ Operation = Callable[[Request], Any]
 
 
 class Contestant:
-    """One store (or several ways of using it, by name), and what else its driver can be asked."""
+    """A store, and what else its driver can be asked."""
 
     def __init__(
         self,
         version: str,
-        stores: Mapping[str, Store],
+        store: Store,
         *,
         operations: Mapping[str, Operation] | None = None,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self.version = version
-        self.stores = stores
+        self.store = store
         self.operations = dict(operations or {})
         self.close = close
 
@@ -68,24 +68,18 @@ def _begin(
 
 
 def _answers(contestant: Contestant, areas: Areas, requests: Iterator[Request]) -> Iterator[str]:
-    benches = {name: Bench(store, areas) for name, store in contestant.stores.items()}
+    bench = Bench(contestant.store, areas)
     for request in requests:
         try:
-            yield json.dumps({"ok": _answer(contestant, benches, request)}) + "\n"
+            yield json.dumps({"ok": _answer(contestant, bench, request)}) + "\n"
         except Exception as error:  # noqa: BLE001 - as above
             yield _error(error)
 
 
-def _answer(contestant: Contestant, benches: Mapping[str, Bench], request: Request) -> Any:
+def _answer(contestant: Contestant, bench: Bench, request: Request) -> Any:
     gc.collect()
     gc.freeze()
-    operation = contestant.operations.get(request["do"])
-    if operation is not None:
-        return operation(request)
-    bench = benches.get(request.get("store", "default"))
-    if bench is None:
-        raise Failed(f"there is no way of use {request['store']!r} here")
-    return bench.run(request)
+    return contestant.operations.get(request["do"], bench.run)(request)
 
 
 def _error(error: Exception) -> str:
