@@ -166,9 +166,12 @@ class RunWriter:
         try:
             memory = self._memory.hold(run.attachment, space.segment, place, deadline)
             held = True
-            with self._writes.of(run.connection):  # in which no request may be made
+            self._writes.begin(run.connection)  # until its end no request may be made
+            try:
                 target = memory[space.offset + begin : space.offset + end]
                 checksums = self._fill(batch, target)
+            finally:
+                self._writes.end(run.connection)
             message = _commit_message(space, batch, begin, checksums, options)
             request_id = self._link.post_on(run.connection, message, deadline)
         except BaseException:

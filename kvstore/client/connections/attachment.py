@@ -141,10 +141,11 @@ class Attachment:
                 raise SegmentTaken(f"segment {segment} was taken back")
             granted.holders += 1
         assert self.slots is not None
-        if all(self.slots.watermark(*place) is not None for place in reservations):
-            return granted.mapping.buffer
-        self.let_go(segment)
-        raise SegmentTaken(f"segment {segment} was taken back and granted again")
+        for slot, generation in reservations:
+            if self.slots.watermark(slot, generation) is None:
+                self.let_go(segment)
+                raise SegmentTaken(f"segment {segment} was taken back and granted again")
+        return granted.mapping.buffer
 
     def let_go(self, segment: int) -> None:
         with self._lock:

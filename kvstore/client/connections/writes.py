@@ -33,20 +33,27 @@ class RunningWrites:
 
     @contextmanager
     def of(self, connection: int) -> Iterator[None]:
+        """`begin` and `end`."""
+        self.begin(connection)
+        try:
+            yield
+        finally:
+            self.end(connection)
+
+    def begin(self, connection: int) -> None:
         """Raises OwnerLost when the connection has ended. Only for the copy itself: a new
-        connection waits for its end, so a request made within would wait for ever."""
+        connection waits for its end, so a request made before `end` would wait for ever."""
         with self._changed:
             if connection not in self._live:
                 raise OwnerLost("the connection that reserved the space is gone; try again")
             self._running[connection] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running[connection] -= 1
-                if not self._running[connection]:
-                    del self._running[connection]
-                    self._changed.notify_all()
+
+    def end(self, connection: int) -> None:
+        with self._changed:
+            self._running[connection] -= 1
+            if not self._running[connection]:
+                del self._running[connection]
+                self._changed.notify_all()
 
     def wait_quiesced(self, deadline: Deadline) -> None:
         """Returns once no write of an ended connection runs. Raises StoreTimeout."""
