@@ -79,7 +79,7 @@ def call_cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
     for batch in (1, BATCH):
         for size in sizes:
             yield from _copying(size, batch)
-    yield _view(max(sizes))
+    yield from _views(max(sizes))
     yield from _cold(max(sizes))
 
 
@@ -97,19 +97,19 @@ def _copying(size: int, batch: int) -> Iterator[Case]:
     yield Case(group, f"{prefix}get, one round trip", size, batch, unseen, unseen, unseen)
 
 
-def _view(size: int) -> Case:
-    trip = {"do": "round_trip"}
-    return Case(
-        "view",
-        "view, one round trip",
-        size,
-        1,
-        {"do": "view"},
-        {"do": "get"},
-        trip,
-        "raw unix socket",
-        "peers copy: they have no views",
-    )
+def _views(size: int) -> Iterator[Case]:
+    for name, operation in (("one round trip", "view"), ("under a held ticket", "view_held")):
+        yield Case(
+            "view",
+            f"view, {name}",
+            size,
+            1,
+            {"do": operation},
+            {"do": "get"},
+            {"do": "round_trip"},
+            "raw unix socket",
+            "peers copy: they have no views",
+        )
 
 
 def _cold(size: int) -> Iterator[Case]:

@@ -36,7 +36,13 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def test_every_case_of_calls_has_a_row_with_its_limit(calls: Report) -> None:
     names = {row.case for row in calls.rows}
     for expected in (
-        *("put", "get, located", "get, one round trip", "view, one round trip"),
+        *(
+            "put",
+            "get, located",
+            "get, one round trip",
+            "view, one round trip",
+            "view, under a held ticket",
+        ),
         *("batch put", "batch get, located", "batch get, one round trip"),
         *("put, nothing mapped yet", "get, nothing mapped yet"),
     ):

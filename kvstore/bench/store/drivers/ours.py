@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol
 
-from ....client import StoreClient, connect
+from ....client import StoreClient, View, connect
 from ....types import PutStatus
 from .contract import Area, Failed
 from .memory import anonymous_bytes, shared_bytes
@@ -56,6 +56,10 @@ class Moontide:
         self._writer.clear()
 
 
+class Viewer(Protocol):
+    def view(self, key: str) -> View | None: ...
+
+
 class Views:
     """Values read in place: nothing is copied, one byte is looked at."""
 
@@ -67,18 +71,25 @@ class Views:
     def asked(self, request: Mapping[str, Any]) -> list[float]:
         """Seconds of each call, with its round trip and its release."""
         keys = self._entries(request)
+        seconds = self._look_around(request, self._reader, keys)
+        self._writer.remove_many(keys)
+        return seconds
+
+    def held(self, request: Mapping[str, Any]) -> list[float]:
+        """Seconds of each call while a ticket pins them all."""
+        keys = self._entries(request)
+        with self._reader.pin(keys) as pinned:
+            seconds = self._look_around(request, pinned, keys)
+        self._writer.remove_many(keys)
+        return seconds
+
+    def _look_around(
+        self, request: Mapping[str, Any], viewer: Viewer, keys: Sequence[str]
+    ) -> list[float]:
         clock, asked = Clock(request), itertools.cycle(keys)
         while not clock.is_done():
-            clock.time(lambda: self._look(next(asked)), 1)
-        self._writer.remove_many(keys)
+            clock.time(lambda: _look(viewer, next(asked)), 1)
         return clock.seconds
-
-    def _look(self, key: str) -> int:
-        view = self._reader.view(key)
-        if view is None:
-            raise Failed(f"a view of {key} is a miss")
-        with view:
-            return len(view.data[:1])
 
     def _entries(self, request: Mapping[str, Any]) -> list[str]:
         size = request["size_bytes"]
@@ -88,7 +99,7 @@ class Views:
             keys.append(f"v{next(self._numbers)}")
             _stored(self._writer, keys[-1], source.view[offset : offset + size])
         for key in keys:  # touches the mapping
-            self._look(key)
+            _look(self._reader, key)
         return keys
 
 
@@ -164,6 +175,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
         operations={
             "memory": memory,
             "view": views.asked,
+            "view_held": views.held,
             "cold_put": cold.put,
             "cold_get": cold.get,
             "largest": full.largest,
@@ -183,6 +195,14 @@ def touch_all(writer: StoreClient, reader: StoreClient, pool_bytes: int) -> None
     for key in keys:
         reader.get_into(key, value.view)
     writer.clear()
+
+
+def _look(viewer: Viewer, key: str) -> int:
+    view = viewer.view(key)
+    if view is None:
+        raise Failed(f"a view of {key} is a miss")
+    with view:
+        return len(view.data[:1])
 
 
 def _stored(client: StoreClient, key: str, value: memoryview) -> int:
