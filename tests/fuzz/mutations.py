@@ -83,7 +83,9 @@ class Mutator:
             return self._other(tree)
         if not tree or (not at_top and self._rng.random() < 0.3):
             return self._other(tree)
-        keep = 1 if at_top and len(tree) > 1 and self._rng.random() < 0.95 else 0
+        keep = 1 if at_top and self._rng.random() < 0.95 else 0
+        if keep == len(tree):
+            return tree
         index = self._rng.randrange(keep, len(tree))
         return [*tree[:index], self._change(tree[index]), *tree[index + 1 :]]
 

@@ -100,6 +100,7 @@ def under_attack(daemon: StoreProcess) -> Iterator[Bystander]:
     names = ("tickets", "pins", "in_flight", "fills", "quarantined")
     wait_until(lambda: not any(admin.stats()[name] for name in names), seconds=REST_SECONDS)
     admin.check_at_rest()
+    assert admin.stats()["tiers"]["dram"]["used_bytes"] == 0  # runs, too, are over
     assert admin.stats()["internal_errors"] == 0
     _, found, traceback = daemon.log.read_text().partition("Traceback")
     assert not found, traceback[:4000]

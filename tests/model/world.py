@@ -81,8 +81,9 @@ class World(RuleBasedStateMachine):
     def held(self) -> dict[str, int]:
         """What is not at rest yet."""
         report = self.admin.post("/v1/audit")
-        names = ("pins", "in_flight", "quarantined")
-        return {name: report[name] for name in names if report[name]}
+        held = {name: report[name] for name in ("pins", "in_flight", "quarantined")}
+        held["reserved_bytes"] = self.admin.stats()["tiers"]["dram"]["reserved_bytes"]
+        return {name: count for name, count in held.items() if count}
 
     @property
     def admin(self) -> Admin:

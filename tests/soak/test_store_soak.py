@@ -138,6 +138,7 @@ class Watch:
         stats, report = self.admin.stats(), self.admin.post("/v1/audit")
         held = {name: stats[name] for name in ("pins", "tickets", "connections", "fills")}
         held |= {name: report[name] for name in ("in_flight", "quarantined")}
+        held["reserved_bytes"] = stats["tiers"]["dram"]["reserved_bytes"]  # runs, too
         return {name: count for name, count in held.items() if count}
 
     def check_at_rest(self) -> None:
