@@ -155,8 +155,20 @@ def _ours(directory: Path) -> Contestant:
     help="Only these; may be repeated",
 )
 @click.option("--sizes", default="", help="Of values, as 4KiB,1MiB; not given: 4 KiB to 16 MiB")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100))
-@click.option("--keys", default=1_000_000, show_default=True, type=click.IntRange(100, 10_000_000))
+@click.option(
+    "--rounds",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="That count, of each case",
+)
+@click.option(
+    "--keys",
+    default=1_000_000,
+    show_default=True,
+    type=click.IntRange(100, 10_000_000),
+    help="Entries of the case many",
+)
 @click.option("--dram", default="1536MiB", show_default=True, help="Pool of every contestant")
 @click.option("--nvme-dram", default="256MiB", show_default=True, help="Pool of the NVMe case")
 @click.option("--quick", is_flag=True, help="Fewer sizes, rounds and keys: about two minutes")
@@ -165,9 +177,27 @@ def _ours(directory: Path) -> Contestant:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Replay this trace of requests instead",
 )
-@click.option("--policy", "policies", multiple=True, type=click.Choice(list(POLICIES)))
-@click.option("--dram-blocks", default=3000, show_default=True, type=click.IntRange(8))
-@click.option("--nvme-blocks", default=27000, show_default=True, type=click.IntRange(0))
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(list(POLICIES)),
+    help=f"Of a trace; may be repeated; {', '.join(DEFAULT_POLICIES)} unless given",
+)
+@click.option(
+    "--dram-blocks",
+    default=3000,
+    show_default=True,
+    type=click.IntRange(512),
+    help="Of a trace, that the DRAM tier holds",
+)
+@click.option(
+    "--nvme-blocks",
+    default=27000,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Of a trace, that the NVMe tier holds; 0: no such tier",
+)
 @click.option(
     "--through",
     multiple=True,
