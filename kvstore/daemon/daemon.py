@@ -25,7 +25,7 @@ from ..service import (
     build_app,
     wait_for_stop,
 )
-from ..store import PoolSettings, Store
+from ..store import Store
 from ..types import Tier
 from .admin import AdminApi, Operated, StoreReport
 from .admin.report import make_report
@@ -80,7 +80,7 @@ class StoreDaemon:
             self._admin = stack.enter_context(bind_listener(settings.admin))
             check_needs(settings)
             node = settings.node_id or socket.gethostname()
-            self._store = Store(_pool_settings(settings), Instance.new(node), now=time.monotonic())
+            self._store = Store(settings.pool_settings(), Instance.new(node), now=time.monotonic())
             stack.callback(self._store.close)
             self._peers = self._make_peers(stack)
             self._held = stack.pop_all()
@@ -314,12 +314,3 @@ async def _leave(keeper: Keeper) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LEAVE_SECONDS):
             await keeper.close()
-
-
-def _pool_settings(settings: StoreSettings) -> PoolSettings:
-    return PoolSettings(
-        dram_bytes=int(settings.dram),
-        segment_bytes=settings.segment_bytes,
-        max_entries=settings.pool_entries,
-        eviction=settings.eviction,
-    )

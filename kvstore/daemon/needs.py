@@ -19,7 +19,6 @@ from ..errors import OutOfSpace
 from ..nvme import MAX_REGIONS, NvmeSettings
 from ..nvme.settings import free_floor_of
 from ..service import CommandFailed, Size
-from ..store.types import ENTRY_MEMORY_BYTES
 from .settings import StoreSettings
 
 logger = logging.getLogger(__name__)
@@ -43,13 +42,14 @@ class Needs:
 
 
 def needs_of(settings: StoreSettings) -> Needs:
-    segments = int(settings.dram) // settings.segment_bytes
+    """Raises InvalidRequest for a pool that cannot be."""
+    pool = settings.pool_settings()
     regions = MAX_REGIONS if settings.nvme else 0
     return Needs(
-        memory_bytes=int(settings.dram) + settings.pool_entries * ENTRY_MEMORY_BYTES,
+        memory_bytes=pool.memory_bytes,
         disk_bytes=int(settings.nvme),
         descriptors=DESCRIPTORS_PER_CLIENT * settings.max_clients
-        + DESCRIPTORS_PER_SEGMENT * segments
+        + DESCRIPTORS_PER_SEGMENT * pool.num_segments
         + regions
         + SPARE_DESCRIPTORS,
     )
@@ -60,7 +60,8 @@ class TooFewDescriptors(CommandFailed):
 
 
 def check_needs(settings: StoreSettings) -> None:
-    """Raises OutOfSpace or TooFewDescriptors; lifts the soft limit on open files."""
+    """Raises InvalidRequest, OutOfSpace or TooFewDescriptors; lifts the soft limit on open
+    files."""
     needs = needs_of(settings)
     pool = f"a DRAM tier of {int(settings.dram)} bytes (--dram) and {settings.pool_entries} entries"
     try:

@@ -12,7 +12,7 @@ from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 from ..errors import InvalidRequest
 from ..nvme import NvmeSettings, region_bytes_for
 from ..service import HostPort, Size
-from ..store import EvictionName
+from ..store import EvictionName, PoolSettings
 from .by_digest import AdmissionSetting, TenantSizes
 
 Transport = Literal["shm", "tcp", "rdma"]
@@ -276,6 +276,15 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         if self.max_entries is not None:
             return self.max_entries
         return min(DEFAULT_ENTRIES, max(1, int(self.dram) // CACHE_LINE_BYTES))
+
+    def pool_settings(self) -> PoolSettings:
+        """Raises InvalidRequest."""
+        return PoolSettings(
+            dram_bytes=int(self.dram),
+            segment_bytes=self.segment_bytes,
+            max_entries=self.pool_entries,
+            eviction=self.eviction,
+        )
 
     def nvme_settings(self) -> NvmeSettings:
         """Of a tier that is wanted. Raises InvalidRequest."""

@@ -76,6 +76,16 @@ def test_it_checks_the_store_that_file_and_environment_describe(tmp_path: Path) 
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"), [(("--dram", "0"), "segment"), (("--nvme", "1MiB"), "NVMe")]
+)
+def test_r76_settings_that_cannot_be_end_in_one_line(flags: tuple[str, ...], named: str) -> None:
+    done = run(*flags)
+    assert done.returncode != 0
+    assert named in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_r76_a_typo_fails_by_name() -> None:
     done = run(MOONTIDE_STORE_DRMA="1GiB")
     assert done.returncode == 2
