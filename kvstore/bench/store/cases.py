@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from .drivers.timing import ring_bytes
@@ -22,11 +22,11 @@ EXISTS_KEYS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Budget:
     """How long a run may take and how much it may hold."""
 
     rounds: int = 5
-    budget_seconds: float = 0.25  # of timed calls a round
+    round_seconds: float = 0.25  # of timed calls, per contestant
     pool_bytes: int = 1536 * MiB
 
     @property
@@ -49,21 +49,19 @@ class Case:
     limit_name: str = "memcpy"
     note: str = ""
     checksums: Checksums = "on"  # of our client that puts
-    common: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def call_bytes(self) -> int:
         return self.size_bytes * self.batch
 
-    def requests(self, limits: Limits) -> dict[str, Mapping[str, Any] | None]:
+    def requests(self, budget: Budget) -> dict[str, Mapping[str, Any] | None]:
         """By side: ours, peers, limit."""
         shared = {
             "size_bytes": self.size_bytes,
             "batch": self.batch,
             "calls": max(LEAST_CALLS, min(MOST_CALLS, CALL_BYTES // max(self.call_bytes, 1))),
-            "budget_seconds": limits.budget_seconds,
-            "keep_bytes": limits.keep_bytes,
-            **self.common,
+            "budget_seconds": budget.round_seconds,
+            "keep_bytes": budget.keep_bytes,
         }
         sides = {"ours": self.ours, "peers": self.peers, "limit": self.limit}
         return {side: asked and {**shared, **asked} for side, asked in sides.items()}

@@ -16,7 +16,7 @@ from ...service import CommandFailed, Size, guarded
 from ...store.eviction import POLICIES, EvictionName
 from ..daemon_replay import DaemonSizes
 from ..report import Report, Row
-from .cases import SIZES, Case, Checksums, Limits, MiB, area_bytes, call_cases
+from .cases import SIZES, Budget, Case, Checksums, MiB, area_bytes, call_cases
 from .contestants import Contestant, ContestantFailed, driver_command
 from .daemon import running_daemon
 from .drivers.timing import RING_CALLS
@@ -43,7 +43,7 @@ class Plan:
     against: tuple[str, ...]
     groups: tuple[str, ...]
     sizes: tuple[int, ...]
-    limits: Limits
+    budget: Budget
     num_keys: int
     nvme_dram_bytes: int
     largest_bytes: int
@@ -60,16 +60,16 @@ class Plan:
     def check(self) -> None:
         """Raises CommandFailed."""
         for case in self.call_cases():
-            if case.call_bytes > self.limits.keep_bytes:
+            if case.call_bytes > self.budget.keep_bytes:
                 raise CommandFailed(
                     f"{case.batch} values of {Size(case.size_bytes)} are more than two thirds of "
-                    f"the pool of {Size(self.limits.pool_bytes)}: raise --dram or lower --sizes"
+                    f"the pool of {Size(self.budget.pool_bytes)}: raise --dram or lower --sizes"
                 )
 
     def settings(self) -> dict[str, str]:
         return {
-            "rounds": str(self.limits.rounds),
-            "pool": str(Size(self.limits.pool_bytes)),
+            "rounds": str(self.budget.rounds),
+            "pool": str(Size(self.budget.pool_bytes)),
             "order": "reversed from round to round",
             "threads": "OMP, OPENBLAS and MKL 1",
             "keys": str(self.num_keys),
@@ -91,7 +91,7 @@ def run_plan(plan: Plan) -> Report:
                 (directory / "nvme").mkdir()
                 _say("nvme")
                 rows += Burst(
-                    directory / "nvme", plan.nvme_dram_bytes, plan.limits.rounds, _say
+                    directory / "nvme", plan.nvme_dram_bytes, plan.budget.rounds, _say
                 ).rows()
         except ContestantFailed as error:
             raise CommandFailed(str(error)) from error
@@ -101,11 +101,11 @@ def run_plan(plan: Plan) -> Report:
 
 def _pool_rows(plan: Plan, directory: Path, settings: dict[str, str]) -> list[Row]:
     rows: list[Row] = []
-    dram = ("--dram", str(plan.limits.pool_bytes))
+    dram = ("--dram", str(plan.budget.pool_bytes))
     with running_daemon(directory, *dram) as daemon, Field(_say) as field:
         begin = {
             **daemon.settings(),
-            "pool_bytes": plan.limits.pool_bytes,
+            "pool_bytes": plan.budget.pool_bytes,
             "area_bytes": plan.area_bytes(),
             "touch": True,
             "checksums": "on",
@@ -115,10 +115,10 @@ def _pool_rows(plan: Plan, directory: Path, settings: dict[str, str]) -> list[Ro
         rows += _call_rows(field, plan, "on")
         if "many" in plan.groups:
             _say(f"{plan.num_keys} entries")
-            rows += ManyEntries(field, plan.limits, plan.num_keys).rows()
+            rows += ManyEntries(field, plan.budget, plan.num_keys).rows()
         if "full" in plan.groups:
             _say("a full pool")
-            rows += full_pool_rows(field, plan.limits, plan.largest_bytes)
+            rows += full_pool_rows(field, plan.budget, plan.largest_bytes)
         if any(case.checksums == "off" for case in plan.call_cases()):
             field.enter(_ours(directory), {**begin, "checksums": "off"})
             rows += _call_rows(field, plan, "off")
@@ -129,7 +129,7 @@ def _call_rows(field: Field, plan: Plan, checksums: Checksums) -> Iterator[Row]:
     for case in plan.call_cases():
         if case.checksums == checksums:
             _say(f"{case.name}, {Size(case.size_bytes)} × {case.batch}")
-            yield call_row(case, measure(field, case, plan.limits))
+            yield call_row(case, measure(field, case, plan.budget))
 
 
 def _enter_all(field: Field, plan: Plan, directory: Path, begin: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ def _plan(flags: Mapping[str, Any]) -> Plan:
         against=_peers(flags["against"]),
         groups=flags["groups"] or (*CALL_GROUPS, *OWN_COURSE),
         sizes=tuple(_size(size) for size in flags["sizes"].split(",") if size) or sizes,
-        limits=Limits(rounds=rounds, pool_bytes=_size(flags["dram"])),
+        budget=Budget(rounds=rounds, pool_bytes=_size(flags["dram"])),
         num_keys=keys,
         nvme_dram_bytes=_size(flags["nvme_dram"]),
         largest_bytes=LARGEST_MIXED_BYTES,

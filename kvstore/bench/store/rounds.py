@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .cases import Case, Limits
+from .cases import Budget, Case
 from .contestants import Contestant, ContestantFailed, driver_command
 from .peers import PEERS, peer_python
 
@@ -109,13 +109,13 @@ def side(name: str) -> str:
     return name if name in (OURS, LIMIT) else "peers"
 
 
-def measure(field: Field, case: Case, limits: Limits) -> Answers:
+def measure(field: Field, case: Case, budget: Budget) -> Answers:
     """A round to warm up, then those that count."""
-    requests = case.requests(limits)
+    requests = case.requests(budget)
 
     def request(name: str, _: int) -> Mapping[str, Any] | None:
         too_large = name in PEERS and case.call_bytes > PEERS[name].most_call_bytes
         return None if too_large else requests[side(name)]
 
-    answers = field.rounds(limits.rounds + 1, request)
+    answers = field.rounds(budget.rounds + 1, request)
     return {name: given[1:] for name, given in answers.items()}

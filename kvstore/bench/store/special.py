@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..report import Row, Spread, ratio_interval
-from .cases import Limits, MiB, exists_case
+from .cases import Budget, MiB, exists_case
 from .contestants import Contestant, driver_command
 from .daemon import running_daemon
 from .drivers.nvme import READ_BATCH
@@ -35,7 +35,7 @@ class ManyEntries:
     """Entries of 1 KiB: how fast they come, what a key costs, how fast existence is told."""
 
     field: Field
-    limits: Limits
+    budget: Budget
     num_keys: int
 
     def rows(self) -> list[Row]:
@@ -66,20 +66,20 @@ class ManyEntries:
                 "batch": min(FILL_BATCH, count),
                 "calls": count,
                 "budget_seconds": 0,
-                "keep_bytes": self.limits.keep_bytes,
+                "keep_bytes": self.budget.keep_bytes,
             }
 
         return self.field.rounds(rounds, request)
 
     def _exists(self, among: int) -> Row:
         case = exists_case(among)
-        requests = case.requests(self.limits)
+        requests = case.requests(self.budget)
         asked = {"ours": requests["ours"], LIMIT: requests["limit"]}
 
         def request(name: str, _: int) -> Mapping[str, Any] | None:
             return asked.get(name, requests["peers"] if name in WITH_SERVER else None)
 
-        return call_row(case, self.field.rounds(self.limits.rounds, request))
+        return call_row(case, self.field.rounds(self.budget.rounds, request))
 
     def _clear(self) -> None:
         self.field.rounds(1, lambda name, _: {"do": "clear"} if name in WITH_SERVER else None)
@@ -128,13 +128,13 @@ class ManyEntries:
         )
 
 
-def full_pool_rows(field: Field, limits: Limits, largest: int) -> list[Row]:
+def full_pool_rows(field: Field, budget: Budget, largest: int) -> list[Row]:
     """Mixed sizes into a pool that is full: who refuses, and how much one large put evicts."""
     asked = {
         "do": "mixed",
         "seed": 1,
         "largest": largest,
-        "total_bytes": FULL_POOLS * limits.pool_bytes,
+        "total_bytes": FULL_POOLS * budget.pool_bytes,
     }
     answers = field.rounds(1, lambda name, _: None if name == LIMIT else asked)
     told = {name: _refusals(given[0]) for name, given in answers.items()}

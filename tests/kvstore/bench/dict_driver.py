@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moontide.kvstore.bench.store.drivers.contract import Area
-from moontide.kvstore.bench.store.drivers.serving import Contestant, serve
+from moontide.kvstore.bench.store.drivers.serving import Driver, serve
 
 
 class DictStore:
@@ -56,12 +56,12 @@ class Lossy(DictStore):
         return False
 
 
-def begin(request: Mapping[str, Any]) -> Contestant:
+def begin(request: Mapping[str, Any]) -> Driver:
     if fault == "cannot begin":
         raise RuntimeError("no licence")
     stores = {"forgetful": Forgetful, "lossy": Lossy}
     print("a library's chatter")  # to stderr, whatever the library thinks
-    return Contestant(
+    return Driver(
         "1.0",
         stores.get(fault, DictStore)(),
         operations={

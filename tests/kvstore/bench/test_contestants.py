@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from moontide.kvstore.bench.store.cases import Limits, call_cases, exists_case
+from moontide.kvstore.bench.store.cases import Budget, call_cases, exists_case
 from moontide.kvstore.bench.store.contestants import (
     Contestant,
     ContestantFailed,
@@ -147,13 +147,13 @@ def test_limits_are_copies_round_trips_and_the_disk(tmp_path: Path) -> None:
 
 
 def test_every_peer_is_asked_the_same_of_each_case(start: StartContestant) -> None:
-    limits = Limits(rounds=2, budget_seconds=0.0, pool_bytes=8 << 20)
+    budget = Budget(rounds=2, round_seconds=0.0, pool_bytes=8 << 20)
     with Field(lambda _: None) as field:
         field.enter(start(name=OURS), {**SETTINGS, "area_bytes": 4 << 20})
         field.enter(start(name="peer"), {**SETTINGS, "area_bytes": 4 << 20})
         for case in call_cases([4096]):
             if case.ours["do"] in ("put", "get", "get_unseen"):
-                answers = measure(field, case, limits)
+                answers = measure(field, case, budget)
                 assert {name: len(rounds) for name, rounds in answers.items()} == {
                     OURS: 2,
                     "peer": 2,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore.bench import Report
-from moontide.kvstore.bench.store.cases import KiB, Limits, MiB
+from moontide.kvstore.bench.store.cases import Budget, KiB, MiB
 from moontide.kvstore.bench.store.command import CALL_GROUPS, Plan, run_plan
 
 ROUNDS = 2
@@ -19,7 +19,7 @@ def plan(*groups: str, directory: Path) -> Plan:
         against=(),
         groups=groups,
         sizes=(4 * KiB, 64 * KiB),
-        limits=Limits(rounds=ROUNDS, budget_seconds=0.0, pool_bytes=32 * MiB),
+        budget=Budget(rounds=ROUNDS, round_seconds=0.0, pool_bytes=32 * MiB),
         num_keys=KEYS,
         nvme_dram_bytes=32 * MiB,
         largest_bytes=2 * MiB,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from moontide.kvstore.bench import Report, Row, Spread
-from moontide.kvstore.bench.store.cases import SIZES, Limits, area_bytes, call_cases
+from moontide.kvstore.bench.store.cases import SIZES, Budget, area_bytes, call_cases
 from moontide.kvstore.bench.store.rows import call_row, percentile
 from moontide.kvstore.bench.store.table import show
 
@@ -47,12 +47,12 @@ def test_a_row_without_peers_and_limit_is_ours_alone() -> None:
 
 def test_every_case_fits_the_pool_and_its_areas() -> None:
     cases = list(call_cases(SIZES))
-    limits = Limits()
+    budget = Budget()
     assert len({(case.name, case.size_bytes, case.batch) for case in cases}) == len(cases)
-    assert area_bytes(cases) * 2 <= limits.pool_bytes
+    assert area_bytes(cases) * 2 <= budget.pool_bytes
     for case in cases:
-        requests = [asked for asked in case.requests(limits).values() if asked]
-        assert all(asked["keep_bytes"] <= limits.pool_bytes for asked in requests)
+        requests = [asked for asked in case.requests(budget).values() if asked]
+        assert all(asked["keep_bytes"] <= budget.pool_bytes for asked in requests)
         assert len({asked["calls"] for asked in requests}) == 1
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .contract import Area, Failed
-from .serving import Contestant, serve
+from .serving import Driver, serve
 from .timing import Clock, filled
 
 MESSAGE_BYTES = 64
@@ -137,11 +137,11 @@ def _check(done: int, expected: int) -> None:
         raise Failed(f"the disk took or gave {done} of {expected} bytes")
 
 
-def begin(request: Mapping[str, Any]) -> Contestant:
+def begin(request: Mapping[str, Any]) -> Driver:
     echo = Echo()
     disk = Disk()
     assert threading.active_count() == 1  # no thread may live at a fork
-    return Contestant(
+    return Driver(
         f"Python {platform.python_version()}",
         Copies(request["pool_bytes"]),
         operations={

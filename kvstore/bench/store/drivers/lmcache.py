@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from .contract import Area, Failed, foreign
-from .serving import Contestant, serve
+from .serving import Driver, serve
 
 
 class LocalCpu:
@@ -70,8 +70,8 @@ class LocalCpu:
         return self._key_type("bench", 1, 0, hash(key), self._torch.uint8)
 
 
-def begin(request: Mapping[str, Any]) -> Contestant:
-    return Contestant(metadata.version("lmcache"), LocalCpu(request["pool_bytes"]))
+def begin(request: Mapping[str, Any]) -> Driver:
+    return Driver(metadata.version("lmcache"), LocalCpu(request["pool_bytes"]))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from .contract import Area, Failed, foreign
 from .memory import anonymous_bytes
-from .serving import Contestant, serve
+from .serving import Driver, serve
 
 PACKAGE = "mooncake-transfer-engine-non-cuda"
 HOST = "127.0.0.1"
@@ -105,7 +105,7 @@ class Master:
                 time.sleep(POLL_SECONDS)
 
 
-def begin(request: Mapping[str, Any]) -> Contestant:
+def begin(request: Mapping[str, Any]) -> Driver:
     distributed_store = foreign("mooncake.store").MooncakeDistributedStore
     master = Master()
     store = distributed_store()
@@ -117,7 +117,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
         store.close()
         master.close()
 
-    return Contestant(
+    return Driver(
         metadata.version(PACKAGE),
         Mooncake(store),
         operations={"memory": lambda _: anonymous_bytes(master.pid)},

@@ -16,7 +16,7 @@ from ....types import PutStatus
 from .contract import Area, Failed
 from .memory import anonymous_bytes, shared_bytes
 from .nvme import Disk
-from .serving import Contestant, serve
+from .serving import Driver, serve
 from .timing import Clock, filled, ring_bytes
 
 SLOTS = "moontide-slots"
@@ -152,7 +152,7 @@ class FullPool:
         return used
 
 
-def begin(request: Mapping[str, Any]) -> Contestant:
+def begin(request: Mapping[str, Any]) -> Driver:
     address, pid = request["address"], request["daemon_pid"]
     writer = connect(address, timeout_s=CALL_SECONDS, checksums=request["checksums"])
     reader = connect(address, timeout_s=CALL_SECONDS)
@@ -169,7 +169,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
         writer.close()
         reader.close()
 
-    return Contestant(
+    return Driver(
         metadata.version("moontide"),
         Moontide(writer, reader),
         operations={

@@ -13,7 +13,7 @@ from typing import Any
 
 from .contract import Area, Failed, foreign
 from .memory import anonymous_bytes
-from .serving import Contestant, serve
+from .serving import Driver, serve
 
 READY_SECONDS = 20.0
 POLL_SECONDS = 0.05
@@ -57,7 +57,7 @@ class Redis:
         self._client.flushall()
 
 
-def begin(request: Mapping[str, Any]) -> Contestant:
+def begin(request: Mapping[str, Any]) -> Driver:
     library = foreign("redis")
     program = shutil.which("redis-server")
     if program is None:
@@ -81,7 +81,7 @@ def begin(request: Mapping[str, Any]) -> Contestant:
         server.wait(STOP_SECONDS)
         directory.cleanup()
 
-    return Contestant(
+    return Driver(
         f"{client.info('server')['redis_version']}, redis-py {library.__version__}",
         Redis(client),
         operations={"memory": lambda _: anonymous_bytes(server.pid)},

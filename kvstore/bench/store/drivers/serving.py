@@ -16,7 +16,7 @@ Request = Mapping[str, Any]
 Operation = Callable[[Request], Any]
 
 
-class Contestant:
+class Driver:
     """A store, and what else its driver can be asked."""
 
     def __init__(
@@ -33,53 +33,53 @@ class Contestant:
         self.close = close
 
 
-def serve(begin: Callable[[Request], Contestant]) -> None:
+def serve(begin: Callable[[Request], Driver]) -> None:
     """Answers requests until stdin ends. The first is `begin`, whose settings `begin` gets.
 
     What a library prints goes to stderr: stdout carries answers alone."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     requests = (json.loads(line) for line in sys.stdin)
-    contestant = None
+    driver = None
     try:
         first = next(requests)
-        contestant = _begin(begin, first, answers.write)
+        driver = _begin(begin, first, answers.write)
         answers.flush()
-        if contestant is not None:
+        if driver is not None:
             areas = Areas(first["area_bytes"])
-            for answer in _answers(contestant, areas, requests):
+            for answer in _answers(driver, areas, requests):
                 answers.write(answer)
                 answers.flush()
     finally:
-        if contestant is not None:
-            contestant.close()
+        if driver is not None:
+            driver.close()
 
 
 def _begin(
-    begin: Callable[[Request], Contestant], request: Request, write: Callable[[str], object]
-) -> Contestant | None:
+    begin: Callable[[Request], Driver], request: Request, write: Callable[[str], object]
+) -> Driver | None:
     try:
-        contestant = begin(request)
+        driver = begin(request)
     except Exception as error:  # noqa: BLE001 - whatever a peer's library raises ends in one answer
         write(_error(error))
         return None
-    write(json.dumps({"ok": {"version": contestant.version}}) + "\n")
-    return contestant
+    write(json.dumps({"ok": {"version": driver.version}}) + "\n")
+    return driver
 
 
-def _answers(contestant: Contestant, areas: Areas, requests: Iterator[Request]) -> Iterator[str]:
-    bench = Bench(contestant.store, areas)
+def _answers(driver: Driver, areas: Areas, requests: Iterator[Request]) -> Iterator[str]:
+    bench = Bench(driver.store, areas)
     for request in requests:
         try:
-            yield json.dumps({"ok": _answer(contestant, bench, request)}) + "\n"
+            yield json.dumps({"ok": _answer(driver, bench, request)}) + "\n"
         except Exception as error:  # noqa: BLE001 - as above
             yield _error(error)
 
 
-def _answer(contestant: Contestant, bench: Bench, request: Request) -> Any:
+def _answer(driver: Driver, bench: Bench, request: Request) -> Any:
     gc.collect()
     gc.freeze()
-    return contestant.operations.get(request["do"], bench.run)(request)
+    return driver.operations.get(request["do"], bench.run)(request)
 
 
 def _error(error: Exception) -> str:
