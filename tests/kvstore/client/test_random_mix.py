@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
-from moontide.kvstore import BlockStore, OutOfSpace, PutStatus, StoreClient, StoreError
+from moontide.kvstore import BlockStore, OutOfSpace, PutStatus, StoreClient, StoreError, connect
 
+from ...model import values
 from ...store_process import StartStore
-from .helpers import NAMESPACE, SECONDS, block_bytes, client_of, wait_until
+from .helpers import NAMESPACE, SECONDS, address, block_bytes, client_of, wait_until
 
 SIZES = [0, 1, 64, 1000, 4096, 20_000, 70_000, 300_000]
 NUM_KEYS = 120
@@ -21,18 +20,12 @@ NUM_PROMPTS = 12
 
 
 def value_of(key: str, size: int, version: int) -> bytes:
-    """Every eight bytes tell key, version, size and their own offset."""
-    number = int(key[1:]) << 48 | version << 40 | size << 20
-    words = np.arange(size // 8 + 1, dtype=np.uint64) + np.uint64(number)
-    return words.tobytes()[:size]
+    """Of a key that is a letter and a number."""
+    return values.value_of(int(key[1:]), version, size)
 
 
 def is_value_of(key: str, data: bytes) -> bool:
-    if len(data) < 8:
-        versions: Sequence[int] = range(256)
-    else:
-        versions = [int.from_bytes(data[:8], "little") >> 40 & 0xFF]
-    return any(value_of(key, len(data), version) == data for version in versions)
+    return values.version_of(int(key[1:]), data) is not None
 
 
 class Mixer:
@@ -154,9 +147,11 @@ class Mixer:
 
 
 def mix(start: StartStore, count: int, seed: int) -> None:
-    """`count` operations by four threads over two clients and two transports."""
+    """`count` operations by four threads over three clients and two transports. One client has no
+    checksums."""
     daemon = start("--dram", "5MiB", "--segment", "512KiB")
-    with client_of(daemon) as local, client_of(daemon, "tcp") as remote, client_of(daemon) as third:
+    unsummed = connect(address(daemon), timeout_s=SECONDS, checksums="off")
+    with client_of(daemon) as local, client_of(daemon, "tcp") as remote, unsummed as third:
         mixers = []
         for number, client in enumerate((local, local, remote, third)):
             mixers.append(Mixer(client, client.kv(NAMESPACE), seed * 100 + number))
