@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 from ...daemon.needs import needs_of
 from ...service import human_size
@@ -79,6 +80,8 @@ class SharedMemory:
             yield Finding("sealed memory", refusal, "sealed memfds", Status.FAIL, fix)
         else:
             yield Finding("sealed memory", "memfds can be sealed", "sealed memfds")
+        size = case.host.file_system(Path("/dev/shm")).total_bytes
+        yield Finding("/dev/shm", human_size(size), "any: the pool is not there")
 
 
 class LockedMemory:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ def test_trials_work_here_and_leave_nothing(tmp_path: Path) -> None:
     assert min(speed.written, speed.read) > 0
     assert list(tmp_path.iterdir()) == []
     assert trials.write_to(tmp_path / "nowhere") == "No such file or directory"
+
+
+def test_a_measurement_never_has_a_name_on_the_disk(tmp_path: Path) -> None:
+    """So that neither Ctrl-C nor kill -9 leaves one."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(LocalTrials().disk_speed, tmp_path, 16 * PIECE_BYTES)
+        seen = set()
+        while not running.done():
+            seen |= set(os.listdir(tmp_path))
+    assert running.result().num_bytes > 0
+    assert seen == set()
 
 
 def test_cuda_is_looked_for_without_torch() -> None:
