@@ -248,6 +248,11 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 )
 
     def _check_nvme(self) -> None:
+        if self.nvme_writes == "late" and self.nvme < self.dram:
+            raise InvalidRequest(
+                f"nvme_writes is late with nvme {self.nvme} below dram {self.dram}: the coldest of "
+                "DRAM would push each other out of it; raise nvme, or let nvme_writes be through"
+            )
         try:
             self.nvme_settings()
         except InvalidRequest as error:

@@ -75,25 +75,26 @@ class StoreDemoting(StoreParts):
         ]
 
     def unflushed_of_coldest(self, ratio: float, limit: int) -> list[Demotable]:
-        """As `unflushed`, of that share of the entries that would be evicted first. By columns
-        too, in the order of the policies' worth."""
+        """Of that share of each arena's entries that it would evict first, those that no colder
+        tier holds, also if it did once. By columns, in the order of the policies' worth."""
         catalog, pool = self._catalog, self._pool
         rows = catalog.table.rows()
         queued = np.frombuffer(catalog.links.queue, np.uint8) != OUT
         slots = np.flatnonzero((rows[:, HEAD] & 0xFF == SlotState.COMMITTED) & queued)
         places = rows[slots, PLACE] >> 32
-        worth = np.zeros(len(slots))
+        flags = np.frombuffer(catalog.flags, np.uint8)
+        found: list[Demotable] = []
         for arena in (pool.daemon, *pool.arenas.values()):
             owned = [segment.index for segment in pool.segments if segment.arena is arena]
-            mine = np.isin(places, owned)
-            worth[mine] = arena.policy.worth(slots[mine])
-        coldest = slots[np.argsort(worth, kind="stable")[: int(ratio * len(slots))]]
-        flags = np.frombuffer(catalog.flags, np.uint8)[coldest]
-        unflushed = coldest[flags & (VOLATILE | FLUSHED | RETIRED) == 0][:limit]
-        return [
-            Demotable(slot, catalog.generation(slot), self._parent_key(slot))
-            for slot in unflushed.tolist()
-        ]
+            mine = slots[np.isin(places, owned)]
+            order = np.argsort(arena.policy.worth(mine), kind="stable")
+            coldest = mine[order[: int(ratio * len(mine))]]
+            unflushed = coldest[flags[coldest] & (VOLATILE | FLUSHED) == 0]
+            found += [
+                Demotable(slot, catalog.generation(slot), self._parent_key(slot))
+                for slot in unflushed[: limit - len(found)].tolist()
+            ]
+        return found
 
     def hold(self, slot: int, generation: int) -> Held | None:
         """Keeps the entry's bytes for a copy, without counting as use. None when there is nothing

@@ -22,6 +22,7 @@ from moontide.kvstore.service import HostPort, Size
             {"nvme": Size(1 << 30), "nvme_writes": "late", "nvme_backlog": "refuse"},
             r"writes is late and backlog refuse.*choose one",
         ),
+        ({"nvme": Size(64 << 20), "nvme_writes": "late"}, r"nvme 64MiB below dram 1GiB.*raise"),
         ({"transports": ("shm", "rdma")}, r"rdma"),
         ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
         ({"transfer_listen": HostPort("::1", 1)}, r"transfer_listen is \[::1\]:1.*cluster memory"),
