@@ -18,7 +18,7 @@ from .identity import IDENTITY_FILE, Identity
 from .log_format import UnknownVersion
 from .region import DRAFT_SUFFIX, Region
 from .settings import NvmeSettings
-from .storage import DISK_ERRORS, Storage
+from .storage import DISK_ERRORS, RegionFile, Storage
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"region-([0-9a-f]{8})\.log")
@@ -48,6 +48,7 @@ class Regions:
         self._set_aside_bytes = 0
         self._can_direct = True
         self._next_id = 1
+        self._spare: RegionFile | None = None  # of the region that went last
 
     def scan(self, tier: bytes | None) -> None:
         """Finds what lies in the directory: regions of this tier are opened, drafts and damaged
@@ -119,13 +120,18 @@ class Regions:
     def create(self) -> Region:
         """A new active region; the caller has made room. Raises one of DISK_ERRORS."""
         path = self._directory / f"region-{self._next_id:08x}.log"
-        region = Region.create(
-            self._storage,
-            path,
-            self._settings.region_size,
-            tier=self.tier,
-            region=self._next_id,
-        )
+        size = self._settings.region_size
+        spare, self._spare = self._spare, None
+        if spare is None:
+            region = Region.create(self._storage, path, size, tier=self.tier, region=self._next_id)
+        else:
+            try:
+                region = Region.recycle(
+                    self._storage, spare, path, size, tier=self.tier, region=self._next_id
+                )
+            except DISK_ERRORS:
+                self._unlink(spare.path)
+                raise
         self._next_id += 1
         self.active = self.live[region.id] = region
         return region
@@ -153,16 +159,52 @@ class Regions:
         it."""
         self.live.pop(region.id, None)
         region.retire()
+        return self._unlink(region.file.path)
+
+    def recycle(self, region: Region) -> None:
+        """As `remove`, but the next region gets the file, which is a draft meanwhile. Not where the
+        file system is nearly full: the index may need the room first."""
+        is_tight = self._free_bytes() < self._settings.region_size
+        if is_tight or self._spare is not None or (file := region.retire_to_recycle()) is None:
+            self.remove(region)
+            return
+        self.live.pop(region.id, None)
+        draft = file.path.with_name(file.path.name + DRAFT_SUFFIX)
         try:
-            self._storage.unlink(region.file.path)
+            self._storage.rename(file.path, draft)
         except DISK_ERRORS as error:
-            _log.error("nvme_region_stays path=%s reason=%s", region.file.path, error)
+            _log.warning("nvme_region_not_recycled path=%s reason=%s", file.path, error)
+            file.close()
+            self._unlink(file.path)
+            self._unlink(draft)
+        else:
+            file.path = draft
+            self._spare = file
+
+    def drop_spare(self) -> bool:
+        """False: its file could not be removed."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return True
+        spare.close()
+        return self._unlink(spare.path)
+
+    def _unlink(self, path: Path) -> bool:
+        try:
+            self._storage.unlink(path)
+        except DISK_ERRORS as error:
+            _log.error("nvme_region_stays path=%s reason=%s", path, error)
             return False
         return True
 
+    @property
+    def spare_bytes(self) -> int:
+        """Of a file that waits for the next region."""
+        return 0 if self._spare is None else self._settings.region_size
+
     def used_bytes(self, index_bytes: int) -> int:
         """On disk: regions (the active one is reserved whole), index, files set aside."""
-        total = index_bytes + self._set_aside_bytes
+        total = index_bytes + self._set_aside_bytes + self.spare_bytes
         for region in list(self.live.values()):
             total += self._settings.region_size if region is self.active else region.end
         return total
@@ -170,9 +212,13 @@ class Regions:
     def excess_bytes(self, index_bytes: int, *, wanted: int) -> int:
         """How much must go before `wanted` more bytes keep capacity and free-space floor; ≤ 0:
         nothing."""
-        over = self.used_bytes(index_bytes) + wanted - self._settings.capacity_bytes
-        room = self._storage.free_bytes(self._directory) - self._floor
-        return max(over, wanted - room)
+        spare = min(self.spare_bytes, wanted)
+        over = self.used_bytes(index_bytes) - spare + wanted - self._settings.capacity_bytes
+        return max(over, wanted - spare - self._free_bytes())
+
+    def _free_bytes(self) -> int:
+        """Above the floor."""
+        return self._storage.free_bytes(self._directory) - self._floor
 
     def is_direct(self) -> bool:
         """Whether nothing has gone through the page cache for want of direct I/O."""
@@ -201,6 +247,7 @@ class Regions:
     def close(self) -> None:
         for region in self.live.values():
             region.retire()
+        self.drop_spare()
         self.identity.close()
 
     def _count_set_aside(self) -> None:

@@ -68,12 +68,15 @@ class Space:
     def shrink(self) -> None:
         """Evicts until all limits hold."""
         while self._is_over_limits():
+            if self._regions.spare_bytes:
+                self._regions.drop_spare()
+                continue
             if self._regions.oldest() is None:
                 self._regions.seal()
             victim = self._regions.oldest()
             if victim is None:
                 return
-            self._evict(victim, _Budget())
+            self._evict(victim)
 
     def remove_all(self) -> int:
         """Every region goes, and with them all entries; how many."""
@@ -83,6 +86,8 @@ class Space:
             for region in list(self._regions.live.values())
             if not self._regions.remove(region)
         ]
+        if not self._regions.drop_spare():
+            staying.append("the spare region")
         self._unpurged.clear()
         count = self._index.remove_all()
         sync_directory(self._settings.directory)
@@ -114,7 +119,7 @@ class Space:
             victim = self._regions.oldest()
             if victim is None:
                 raise OSError(errno.ENOSPC, "no room for a region within capacity and floor")
-            self._evict(victim, _Budget())
+            self._evict(victim)
         self._create()
         index_bytes = self._index.file_bytes()
         ahead = size + max(0, index_bytes - self._index_bytes)
@@ -124,7 +129,10 @@ class Space:
             num_records=self._settings.region_records // 2,
         )
         while self._lacks_room_for(ahead) and (victim := self._regions.oldest()) is not None:
-            self._evict(victim, budget)
+            self._carry_over(victim, budget)
+            self._unpurged.append(victim.id)
+            self._regions.recycle(victim)
+            self.purge()
             if self._regions.active is None:  # carrying over failed
                 self._create()
 
@@ -139,7 +147,7 @@ class Space:
                     raise
                 _log.warning("nvme_disk_full evicting=%d", victim.id)
                 self._counters.disk_errors += 1
-                self._evict(victim, _Budget())
+                self._evict(victim)
 
     def _lacks_room_for(self, num_bytes: int) -> bool:
         excess = self._regions.excess_bytes(self._index.file_bytes(), wanted=num_bytes)
@@ -152,8 +160,14 @@ class Space:
             or self._index.num_entries() > self._settings.entry_limit
         )
 
-    def _evict(self, region: Region, budget: _Budget) -> None:
-        """Removes a region after carrying hot entries over into the active one, within `budget`."""
+    def _evict(self, region: Region) -> None:
+        """Removes a region with all that is in it."""
+        self._unpurged.append(region.id)
+        self._regions.remove(region)
+        self.purge()
+
+    def _carry_over(self, region: Region, budget: _Budget) -> None:
+        """Writes the hot entries of a region anew into the active one, within `budget`."""
         try:
             for items in self._hot_items(region, budget.num_records):
                 carried = items[: fitting(items, budget.num_bytes)]
@@ -167,9 +181,6 @@ class Space:
         except DISK_ERRORS as error:
             self._counters.disk_errors += 1
             _log.warning("nvme_carry_over_failed region=%d reason=%s", region.id, error)
-        self._unpurged.append(region.id)
-        self._regions.remove(region)
-        self.purge()
 
     def _hot_items(self, region: Region, most: int) -> Iterator[list[Item]]:
         """Up to `most` entries that were touched, in batches of about 8 MiB."""
@@ -191,10 +202,10 @@ class Space:
 
 @dataclass(slots=True)
 class _Budget:
-    """What may still be carried over. None by default."""
+    """What may still be carried over."""
 
-    num_bytes: int = 0
-    num_records: int = 0
+    num_bytes: int
+    num_records: int
 
 
 def _stored_bytes(region: Region, record: EntryRecord) -> memoryview:
