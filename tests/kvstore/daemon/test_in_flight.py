@@ -25,7 +25,7 @@ from .admin import Admin, wait_until
 from .raw_client import RawClient, entry_id, local_client, put_message
 
 NUM_CLIENTS = 1000
-LIMIT_BYTES = 32 << 20
+LIMIT_BYTES = 16 << 20
 SLACK_BYTES = 96 << 20
 """Interpreter, allocator, and what a connection is beside its buffers."""
 
