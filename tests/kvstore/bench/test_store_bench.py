@@ -8,7 +8,7 @@ import pytest
 
 from moontide.kvstore.bench import Report
 from moontide.kvstore.bench.store.cases import Budget, KiB, MiB
-from moontide.kvstore.bench.store.command import CALL_GROUPS, Plan, run_plan
+from moontide.kvstore.bench.store.plan import CALL_GROUPS, Plan, run_plan
 
 ROUNDS = 2
 KEYS = 2000
@@ -30,7 +30,7 @@ def plan(*groups: str, directory: Path) -> Plan:
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return run_plan(plan(*CALL_GROUPS, directory=tmp_path_factory.mktemp("bench")))
+    return run_plan(plan(*CALL_GROUPS, directory=tmp_path_factory.mktemp("bench")), print)
 
 
 def test_every_case_of_calls_has_a_row_with_its_limit(calls: Report) -> None:
@@ -61,7 +61,7 @@ def test_the_report_tells_the_settings_it_was_made_with(calls: Report) -> None:
 
 
 def test_many_entries_cost_memory_that_clear_gives_back(tmp_path: Path) -> None:
-    report = run_plan(plan("many", directory=tmp_path))
+    report = run_plan(plan("many", directory=tmp_path), print)
     puts, exists, memory = report.rows
     assert puts.ours["puts_per_s"].median > 0
     assert exists.batch == 1000
@@ -69,7 +69,7 @@ def test_many_entries_cost_memory_that_clear_gives_back(tmp_path: Path) -> None:
 
 
 def test_a_full_pool_refuses_nothing_and_one_put_evicts_within_its_bound(tmp_path: Path) -> None:
-    mixed, largest = run_plan(plan("full", directory=tmp_path)).rows
+    mixed, largest = run_plan(plan("full", directory=tmp_path), print).rows
     assert mixed.ours["refused"].median == 0
     assert mixed.ours["puts"].median > 10
     assert largest.ours["evicted_per_put"].high <= 4

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from moontide.kvstore.bench.store.command import CALL_GROUPS, OWN_COURSE, store
+from moontide.kvstore.bench.store.command import store
+from moontide.kvstore.bench.store.plan import CALL_GROUPS, OWN_COURSE
 
 
 def test_a_burst_of_three_times_dram_loses_nothing(tmp_path: Path) -> None:

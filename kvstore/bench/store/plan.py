@@ -1,0 +1,137 @@
+"""One run: its processes, its cases one after the other, its report."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...service import CommandFailed, Size
+from ..report import Report, Row
+from .burst import Burst
+from .cases import Budget, Case, Checksums, area_bytes, call_cases
+from .contestants import Contestant, ContestantFailed, driver_command
+from .daemon import running_daemon
+from .drivers.timing import RING_CALLS
+from .full_pool import full_pool_rows
+from .many_entries import FILL_BATCH, SMALL_BYTES, ManyEntries
+from .rounds import LIMIT, OURS, Field, Say, measure
+from .rows import call_row
+
+CALL_GROUPS = ("single", "batch", "view", "cold")
+OWN_COURSE = ("many", "full", "nvme")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run."""
+
+    against: tuple[str, ...]
+    groups: tuple[str, ...]
+    sizes: tuple[int, ...]
+    budget: Budget
+    num_keys: int
+    nvme_dram_bytes: int
+    largest_bytes: int
+    peer_dir: Path
+    directory: Path | None
+
+    def call_cases(self) -> list[Case]:
+        return [case for case in call_cases(self.sizes) if case.group in self.groups]
+
+    def area_bytes(self) -> int:
+        fill = RING_CALLS * FILL_BATCH * SMALL_BYTES
+        return max(area_bytes(self.call_cases()), self.largest_bytes, fill)
+
+    def check(self) -> None:
+        """Raises CommandFailed."""
+        for case in self.call_cases():
+            if case.call_bytes > self.budget.keep_bytes:
+                raise CommandFailed(
+                    f"{case.batch} values of {Size(case.size_bytes)} are more than two thirds of "
+                    f"the pool of {Size(self.budget.pool_bytes)}: raise --dram or lower --sizes"
+                )
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "rounds": str(self.budget.rounds),
+            "pool": str(Size(self.budget.pool_bytes)),
+            "order": "reversed from round to round",
+            "threads": "OMP, OPENBLAS and MKL 1",
+            "keys": str(self.num_keys),
+        }
+
+
+def run_plan(plan: Plan, say: Say) -> Report:
+    """Raises CommandFailed when our own side or the limits cannot run, or the pool is too small."""
+    plan.check()
+    settings = plan.settings()
+    settings["load_before"] = load_average()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="moontide-bench-", dir=plan.directory) as name:
+        directory = Path(name)
+        try:
+            if set(plan.groups) - {"nvme"}:
+                rows += _pool_rows(plan, directory, settings, say)
+            if "nvme" in plan.groups:
+                (directory / "nvme").mkdir()
+                say("nvme")
+                rows += Burst(
+                    directory / "nvme", plan.nvme_dram_bytes, plan.budget.rounds, say
+                ).rows()
+        except ContestantFailed as error:
+            raise CommandFailed(str(error)) from error
+    settings["load_after"] = load_average()
+    return Report.of(rows, settings)
+
+
+def _pool_rows(plan: Plan, directory: Path, settings: dict[str, str], say: Say) -> list[Row]:
+    rows: list[Row] = []
+    dram = ("--dram", str(plan.budget.pool_bytes))
+    with running_daemon(directory, *dram) as daemon, Field(say) as field:
+        begin = {
+            **daemon.settings(),
+            "pool_bytes": plan.budget.pool_bytes,
+            "area_bytes": plan.area_bytes(),
+            "touch": True,
+            "checksums": "on",
+        }
+        _enter_all(field, plan, directory, begin)
+        settings.update({f"version {name}": text for name, text in field.versions.items()})
+        rows += _call_rows(field, plan, "on", say)
+        if "many" in plan.groups:
+            say(f"{plan.num_keys} entries")
+            rows += ManyEntries(field, plan.budget, plan.num_keys).rows()
+        if "full" in plan.groups:
+            say("a full pool")
+            rows += full_pool_rows(field, plan.budget, plan.largest_bytes)
+        if any(case.checksums == "off" for case in plan.call_cases()):
+            field.enter(_ours(directory), {**begin, "checksums": "off"})
+            rows += _call_rows(field, plan, "off", say)
+    return rows
+
+
+def _call_rows(field: Field, plan: Plan, checksums: Checksums, say: Say) -> Iterator[Row]:
+    for case in plan.call_cases():
+        if case.checksums == checksums:
+            say(f"{case.name}, {Size(case.size_bytes)} × {case.batch}")
+            yield call_row(case, measure(field, case, plan.budget))
+
+
+def _enter_all(field: Field, plan: Plan, directory: Path, begin: Mapping[str, Any]) -> None:
+    field.enter(_ours(directory), begin)
+    field.enter(Contestant(LIMIT, driver_command("limits"), directory / "limits.log"), begin)
+    directories = {"peers": plan.peer_dir, "logs": directory}
+    for name in plan.against:
+        field.enter_peer(name, directories, begin)
+
+
+def _ours(directory: Path) -> Contestant:
+    return Contestant(OURS, driver_command("ours"), directory / "ours.log")
+
+
+def load_average() -> str:
+    return " ".join(f"{value:.2f}" for value in os.getloadavg())
