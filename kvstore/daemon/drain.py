@@ -39,6 +39,8 @@ class Drain:
 
     def end(self) -> None:
         self.is_on = False
+        if self._tiering is not None:
+            self._tiering.resume()
 
     def check(self, message: wire.Request) -> None:
         """Raises StoreUnavailable (retryable) for what is not taken now."""

@@ -64,6 +64,7 @@ class Demoter:
         self._store = store
         self._nvme = nvme
         self._caps = caps
+        self._writes = writes
         self._is_late = writes == "late"
         self._clock = clock
         self._wake = wake
@@ -104,6 +105,11 @@ class Demoter:
         """What the disk gave up, or let go, may go there now."""
         self._store.reoffer_retired()
         self._left_out = True
+
+    def resume(self) -> None:
+        """After `sweep_all`, the process goes on."""
+        self._is_late = self._writes == "late"
+        self._sweep_seconds = SWEEP_SECONDS
 
     def sweep_all(self) -> None:
         """The process is about to end: whatever is not on disk goes there now."""

@@ -205,6 +205,10 @@ class Tiering:
             await asyncio.sleep(POLL_SECONDS)
         return True
 
+    def resume(self) -> None:
+        """After `flush`, the process goes on."""
+        self._demoter.resume()
+
     def close(self) -> None:
         self._tier.close(CLOSE_SECONDS)
 

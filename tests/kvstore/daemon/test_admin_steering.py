@@ -129,3 +129,17 @@ def test_evicting_everything_must_be_said(client: RawClient, run: Run) -> None:
     assert client.get("a") is not None
     assert run("evict", "--all").exit_code == 0
     assert client.get("a") is None
+
+
+def test_draining_brings_everything_to_disk(store_daemon: StartStore) -> None:
+    node = store_daemon("--nvme", "256MiB", "--nvme-writes", "late")
+    admin = Admin(node.admin, node.token)
+    with local_client(node.socket) as client:
+        client.put("a", bytes(100_000))
+        assert admin.post("/v1/drain") == {"draining": True, "flushed": True, "in_flight": 0}
+        assert admin.stats()["tiers"]["nvme"]["flushed"] == 1
+        assert admin.post("/v1/undrain")["draining"] is False
+        client.put("b", bytes(100_000))
+    node.restart()  # kill -9
+    with local_client(node.socket) as client:
+        assert client.get("a") == bytes(100_000)
