@@ -21,7 +21,7 @@ from .batches import MAX_VALUE_BYTES, batches
 from .connections.attachment import Attachment, SegmentTaken
 from .connections.link import Answer, Link
 from .connections.writes import RunningWrites
-from .copies import Copies
+from .copies import Copies, SummedCopies
 from .deadline import Deadline
 from .granted import GrantedMemory
 from .put_options import PutOptions
@@ -48,6 +48,7 @@ class ReservedWriter:
         self._memory = memory
         self._writes = writes
         self._copies = copies
+        self._summed = SummedCopies(helper)
         self._helper = helper
 
     def put(
@@ -82,7 +83,7 @@ class ReservedWriter:
         message = wire.Put(
             entries=list(entries),
             sizes=[len(value) for value in values],
-            checksums=self._copies.sums(values),
+            checksums=self._copies_for(self._link.open(deadline)).sums(values),
             if_exists=options.if_exists,
             ttl_s=options.ttl_s,
             soft_pin=options.soft_pin,
@@ -166,6 +167,7 @@ class ReservedWriter:
         deadline: Deadline,
     ) -> list[int]:
         """Puts the bytes into their spaces; their checksums."""
+        copies = self._copies_for(answer.attachment)
         sums = [0] * len(values)
         mapped = [index for index, space in enumerate(spaces) if space.writable]
 
@@ -173,7 +175,7 @@ class ReservedWriter:
             index = mapped[position]
             space, value = spaces[index], values[index]
             target = segments[space.segment][space.offset : space.offset + len(value)]
-            sums[index] = self._copies.copy(target, value)
+            sums[index] = copies.copy(target, value)
 
         with self._writes.of(answer.connection):  # in which no request may be made
             num_bytes = sum([len(values[index]) for index in mapped])
@@ -182,8 +184,12 @@ class ReservedWriter:
             if not space.writable:
                 message = wire.Write(space.slot, space.generation, 0)
                 self._link.act_on(answer.connection, message, deadline, [_sendable(value)])
-                (sums[index],) = self._copies.sums([value])
+                (sums[index],) = copies.sums([value])
         return sums
+
+    def _copies_for(self, attachment: Attachment) -> Copies:
+        """A daemon of version 1 takes a missing checksum for a wrong one."""
+        return self._copies if attachment.takes_notes else self._summed
 
     def _abort(self, answer: Answer, spaces: Sequence[Space], deadline: Deadline) -> None:
         try:

@@ -53,6 +53,7 @@ class Runs:
         self._link = link
         self._lock = threading.Lock()
         self._idle: list[Run] = []
+        self._ended: list[Run] = []  # the daemon is still to be told
         self._refused_until = 0.0
 
     def take(self, least: int, wanted: int, deadline: Deadline) -> Run | None:
@@ -86,24 +87,21 @@ class Runs:
         """Its writer has stopped. Without waiting: what the daemon is not told now is told later,
         or ends with the connection."""
         try:
-            self._link.tell(run.connection, abort_run(run))
+            self._link.tell(run.connection, _abort(run))
         except StoreUnavailable:
             if self._link.connection == run.connection:
-                run.idle_since = 0.0
                 with self._lock:
-                    self._idle.insert(0, run)
+                    self._ended.append(run)
 
     def give_up_idle(self, idle_before: float) -> None:
         """Those that were last used before."""
         with self._lock:
             old = [run for run in self._idle if run.idle_since <= idle_before]
             self._idle = [run for run in self._idle if run.idle_since > idle_before]
+            old += self._ended
+            self._ended = []
         for run in old:
             self.give_up(run)
-
-    def __len__(self) -> int:
-        """Idle ones."""
-        return len(self._idle)
 
     def _take_idle(self, least: int) -> Run | None:
         """The last used one that has room. Those of ended connections have ended with them."""
@@ -125,5 +123,5 @@ class Runs:
         return Run(answer.attachment, answer.connection, space, num_bytes)
 
 
-def abort_run(run: Run) -> wire.Abort:
+def _abort(run: Run) -> wire.Abort:
     return wire.Abort([run.space.slot], [run.space.generation])

@@ -218,6 +218,30 @@ def test_a_client_asks_an_older_store_each_time(
         assert client.get("a") is None
 
 
+def test_an_older_store_gets_checksums_even_from_clients_without(
+    daemon: StoreProcess, old_store: version_one.Store, old_client: version_one.Client
+) -> None:
+    """It would take a missing one for a wrong one."""
+    path = daemon.socket.with_suffix(".v1")
+    with connect(f"unix:{path}", timeout_s=SECONDS, checksums="off") as client:
+        for size in SIZES:
+            client.put(f"k{size}", value(size), if_exists="replace")
+    entries = [b"sk%d" % size for size in SIZES]
+    found = old_client.call(version_one.Lookup(entries, None, False))[0].found
+    assert [each[5] for each in found] == [digest(value(size)) for size in SIZES]
+
+
+def test_keys_are_pinned_in_an_older_store(client: StoreClient, daemon: StoreProcess) -> None:
+    client.put("a", value(70_000), if_exists="replace")
+    with client.pin(["a", "absent"]) as pinned, connect(f"unix:{daemon.socket}") as other:
+        assert pinned.keys == ["a"]
+        assert other.remove("a")
+        assert pinned.view("a").data == value(70_000)
+        assert other.stats()["pins"] == 1
+        pinned.release()
+        assert other.stats()["pins"] == 0
+
+
 def test_blocks_in_an_older_store(client: StoreClient) -> None:
     with client.kv(NAMESPACE) as kv:
         write_prompt(kv, TOKENS)
