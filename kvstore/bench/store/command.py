@@ -70,7 +70,7 @@ DEFAULT_POLICIES: tuple[EvictionName, ...] = ("lru", "slru", "cost_aware")
     "--dram-blocks",
     default=3000,
     show_default=True,
-    type=click.IntRange(512),
+    type=click.IntRange(1024),
     help="Of a trace, that the DRAM tier holds",
 )
 @click.option(

@@ -56,7 +56,7 @@ def test_a_trace_is_replayed_by_the_policy_and_through_a_daemon(tmp_path: Path) 
         for number, last in enumerate((3, 4))
     ]
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in requests))
-    flags = ["--trace", str(tmp_path / "trace.jsonl"), "--policy", "slru", "--dram-blocks", "512"]
+    flags = ["--trace", str(tmp_path / "trace.jsonl"), "--policy", "slru", "--dram-blocks", "4096"]
     places = ["--directory", str(tmp_path), "--json", str(tmp_path / "report.json")]
     result = CliRunner().invoke(store, [*flags, "--nvme-blocks", "0", *places])
     assert result.exit_code == 0, result.output
