@@ -30,13 +30,14 @@ LAYOUT = KVLayout(
     (Group("full", num_layers=1, num_kv_heads=1, head_dim=PAGE_BYTES // 8, dtype="float32"),)
 )
 """Key and value of one token: a page."""
-NUM_SEGMENTS = 8
+MAX_SEGMENTS = 64
+"""Many, as a node has: segments move between writers as wholes."""
 NVME_REGIONS = 64
 NVME_BLOCK_BYTES = PAGE_BYTES + 512
 """A block on disk, with its share of headers and index."""
 CALL_SECONDS = 30.0
 FLUSH_SECONDS = 60.0
-QUIET_SECONDS = 0.25
+QUIET_SECONDS = 0.3
 _POLL_SECONDS = 0.005
 
 
@@ -48,10 +49,11 @@ class DaemonSizes:
     nvme_blocks: int
 
     def flags(self) -> list[str]:
-        segment = align_up(-(-self.dram_blocks // NUM_SEGMENTS) * PAGE_BYTES, PAGE_BYTES)
+        count = max(n for n in range(1, MAX_SEGMENTS + 1) if self.dram_blocks % n == 0)
+        segment = self.dram_blocks // count * PAGE_BYTES
         nvme = align_up(self.nvme_blocks * NVME_BLOCK_BYTES, PAGE_BYTES)
         region = align_up(nvme // NVME_REGIONS, PAGE_BYTES)
-        flags = ["--dram", str(NUM_SEGMENTS * segment), "--segment", str(segment)]
+        flags = ["--dram", str(count * segment), "--segment", str(segment)]
         flags += ["--max-entries", str(2 * self.dram_blocks), "--nvme", str(nvme)]
         if not nvme:
             return flags
@@ -146,9 +148,10 @@ class _Engine:
         deadline = time.monotonic() + FLUSH_SECONDS
         unflushed, quiet_since = -1, 0.0
         while True:
-            now, tiers = time.monotonic(), self._client.stats()["tiers"]
+            stats = self._client.stats()
+            now, tiers = time.monotonic(), stats["tiers"]
             left = tiers["dram"]["entries"] - tiers["dram"]["flushed"]
-            if left != unflushed:
+            if left != unflushed or (stats["nvme"] or {}).get("pending_writes"):
                 unflushed, quiet_since = left, now
             if not (left and self._sizes.nvme_blocks) or now - quiet_since > QUIET_SECONDS:
                 break
