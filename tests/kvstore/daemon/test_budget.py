@@ -30,7 +30,8 @@ def store() -> Iterator[Store]:
 def test_copies_on_their_way_are_bounded(store: Store) -> None:
     client = Instance.new("client")
     store.connect(1, client)
-    peer = Peer(store, 1, client, False, bytes, float, Budget(2 * SIZE, "copies of extents"))
+    copies = Budget(2 * SIZE, "copies of extents")
+    peer = Peer(store, 1, client, False, wire.WIRE_VERSION, bytes, float, copies)
     (got,) = store.reserve(1, [string_entry_id("a")], [SIZE], now=0.0)
     store.commit(1, [got.slot], [got.generation], [7], 0.0)
     read = wire.Read([got.slot, got.slot], [got.generation, got.generation + 1], [0, 0])
