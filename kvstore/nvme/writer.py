@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 GATHER_SECONDS = 0.02
 LULL_SECONDS = 0.002
 GROUP_OPERATIONS = 1000
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 32 << 20
 WORTHY_BYTES = 8 << 20
 """Writing so much takes longer than making it durable: it waits for company only while more keeps
 coming."""

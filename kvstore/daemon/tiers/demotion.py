@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 MAX_BACKLOG = 65536
 MAX_WRITING_BYTES = 128 << 20
-"""Two groups of the disk's writer: one is gathered while the other is written."""
-MAX_WRITING_RATIO = 1 / 8
+"""Several groups of the disk's writer: some are gathered while one is written."""
+MAX_WRITING_RATIO = 1 / 4
 """Of the DRAM tier: what is being copied keeps its space when it is evicted meanwhile."""
 MAX_WRITING_ENTRIES = 4096
 """Leaves room in the disk's queue for removals."""
@@ -43,6 +43,10 @@ LATE_WATERMARK = 0.5
 """Low, since segments that are not full count as room that no one else may use."""
 LATE_RATIO = 0.25
 """Of DRAM's entries: late writes keep so much ahead of eviction."""
+LOOKS = 4
+"""So often is looked for what went cold while as many entries come as are kept ahead."""
+LOOK_SECONDS = 2.0
+"""And when nothing comes: what is hit or filled moves others, too."""
 BUSY_SECONDS = 0.1
 RETRY_SECONDS = 1.0
 """Pause after a failed write: a full or broken disk is not asked all the time."""
@@ -66,6 +70,8 @@ class Demoter:
         self._caps = caps
         self._writes = writes
         self._is_late = writes == "late"
+        self._unseen = 0  # entries that may still come before the coldest are looked for
+        self._next_look = 0.0
         self._clock = clock
         self._wake = wake
         self._backlog: deque[Demotable] = deque()
@@ -92,12 +98,10 @@ class Demoter:
     def tick(self, now: float) -> None:
         """Every 100 ms."""
         if self._is_late:
-            if self._is_above(LATE_WATERMARK):
-                self._backlog.clear()
-                self._backlog.extend(self._store.unflushed_of_coldest(LATE_RATIO, SWEEP_ENTRIES))
-        elif (
-            self._is_above(HIGH_WATERMARK) if self._backlog else self._left_out
-        ) and now >= self._next_sweep:
+            self._unseen = 0 if now >= self._next_look else self._unseen
+        elif (self._is_above(HIGH_WATERMARK) if self._backlog else self._left_out) and (
+            now >= self._next_sweep
+        ):
             self._sweep(now)
         self.pump()
 
@@ -121,8 +125,11 @@ class Demoter:
 
     def pump(self) -> None:
         """Begins writes until the disk has enough to do."""
-        if self._clock() < self._paused_until:
+        now = self._clock()
+        if now < self._paused_until:
             return
+        if self._is_late and self._unseen <= 0:
+            self._look(now)
         for _ in range(MAX_STARTED_AT_ONCE):
             if not self._backlog or self._is_busy():
                 return
@@ -132,6 +139,9 @@ class Demoter:
 
     def _offer(self, entries: list[Demotable]) -> None:
         if self._is_late:
+            self._unseen -= len(entries)
+            if self._unseen <= 0:
+                self._wake()
             return
         room = MAX_BACKLOG - len(self._backlog)
         self._backlog.extend(entries[:room])
@@ -147,6 +157,14 @@ class Demoter:
     def _is_above(self, watermark: float) -> bool:
         store = self._store
         return store.used_bytes > watermark * store.settings.capacity_bytes
+
+    def _look(self, now: float) -> None:
+        """The backlog becomes what is cold and not on disk, once DRAM fills up."""
+        self._unseen = max(int(LATE_RATIO / LOOKS * self._store.num_entries), 1)
+        self._next_look = now + LOOK_SECONDS
+        if self._is_above(LATE_WATERMARK):
+            self._backlog.clear()
+            self._backlog.extend(self._store.unflushed_of_coldest(LATE_RATIO, SWEEP_ENTRIES))
 
     def _sweep(self, now: float) -> None:
         """The backlog becomes the coldest unflushed entries. What it held and they do not is found
