@@ -58,6 +58,11 @@ class StoreDemoting(StoreParts):
 
         self._entries.on_committed = offer
 
+    @property
+    def num_entries(self) -> int:
+        """Committed ones."""
+        return len(self._catalog.committed)
+
     def unflushed(self, limit: int) -> list[Demotable]:
         """The coldest entries that no colder tier held yet, coldest first. Looks at every slot, by
         columns: milliseconds for a million."""

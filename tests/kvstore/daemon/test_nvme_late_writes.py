@@ -33,7 +33,7 @@ def test_the_disk_gets_the_coldest_and_only_when_dram_is_full(store_daemon: Star
         assert admin_of(node).stats()["tiers"]["nvme"]["entries"] <= DRAM_ENTRIES // 4
         for start in range(DRAM_ENTRIES, 3 * DRAM_ENTRIES, 8):
             put_all(client, entries(start, start + 8))
-            wait_until(lambda: admin_of(node).stats()["tiers"]["dram"]["flushed"] >= 20)
+            wait_until(lambda: admin_of(node).stats()["tiers"]["dram"]["flushed"] >= 12)
         for name, value in entries(0, 8).items():
             assert client.get(name) == value, "went to disk before it left DRAM"
         assert admin_of(node).stats()["tiers"]["dram"]["evicted_unflushed"] == 0
