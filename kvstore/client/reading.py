@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from moontide.transfer import CopyHelper, checksum, copy
+from moontide.transfer import CopyHelper, checksum
 
 from .. import wire
 from ..errors import InvalidRequest, OutOfSpace, StoreUnavailable
@@ -53,7 +53,7 @@ class IntoBuffers:
         self._helper = helper
 
     def copied(self, index: int, source: memoryview) -> int:
-        copy(self._front(index, source), source)
+        self._helper.copy(self._front(index, source), source)
         return len(source)
 
     def summed(self, index: int, source: memoryview) -> tuple[int, int]:

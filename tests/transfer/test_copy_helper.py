@@ -23,7 +23,7 @@ SIZES = [
 
 @pytest.fixture
 def helper() -> Iterator[CopyHelper]:
-    helper = CopyHelper()
+    helper = CopyHelper(is_worthwhile=lambda: True)
     yield helper
     helper.close()
 
@@ -91,7 +91,7 @@ def test_others_copy_alone_while_it_serves_one(helper: CopyHelper) -> None:
 
 
 def test_after_close_callers_copy_alone() -> None:
-    helper = CopyHelper()
+    helper = CopyHelper(is_worthwhile=lambda: True)
     source = random_bytes(LEAST_VALUE_BYTES)
     target = bytearray(len(source))
     assert helper.copy_and_checksum(memoryview(target), source) == xxh3_64_intdigest(source)
@@ -103,6 +103,20 @@ def test_after_close_callers_copy_alone() -> None:
     helper.share(acted.append, 5, LEAST_BATCH_BYTES)
     assert acted == [0, 1, 2, 3, 4]
     assert threading.active_count() == before
+
+
+def test_on_a_busy_machine_the_caller_copies_alone() -> None:
+    helper = CopyHelper(is_worthwhile=lambda: False)
+    before = threading.active_count()
+    source = random_bytes(LEAST_VALUE_BYTES)
+    target = bytearray(len(source))
+    assert helper.copy_and_checksum(memoryview(target), source) == xxh3_64_intdigest(source)
+    assert target == source
+    threads: set[int] = set()
+    helper.share(lambda index: threads.add(threading.get_ident()), 9, LEAST_BATCH_BYTES)
+    assert threads == {threading.get_ident()}
+    assert threading.active_count() == before
+    helper.close()
 
 
 def test_sizes_must_be_equal(helper: CopyHelper) -> None:
