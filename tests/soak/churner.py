@@ -321,6 +321,7 @@ def main() -> None:
             churner.stopped = True
 
         signal.signal(signal.SIGTERM, stop)
+        tell(begun=int(life))
         churner.run()
         corrupt = client.counters.corrupt
     tell(
