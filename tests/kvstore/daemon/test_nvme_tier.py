@@ -13,6 +13,7 @@ from moontide.kvstore import StoreClient
 from moontide.kvstore.types import PutStatus
 
 from ...store_process import StartStore
+from .admin import wait_until
 from .warm import (
     NVME,
     admin_of,
@@ -182,8 +183,7 @@ def test_each_tier_is_shown_and_evicted_by_itself(store_daemon: StartStore) -> N
 
     with client_of(node) as client:
         put_all(client, {"x": bytes(1000), "y": bytes(2000)})
-        wait_flushed(node, 2)
-        assert tiers_of("x") == ["dram", "nvme"]
+        wait_until(lambda: tiers_of("x") == tiers_of("y") == ["dram", "nvme"])
         evicted = admin.post("/v1/evict", {"tier": "dram", "keys": ["s:x"]})["tiers"]
         assert list(evicted) == ["dram"]
         assert tiers_of("x") == ["nvme"]
