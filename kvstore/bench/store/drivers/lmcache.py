@@ -64,7 +64,8 @@ class LocalCpu:
                 raise Failed(f"remove did not find {key}")
 
     def clear(self) -> None:
-        self._backend.clear()
+        for key in list(self._backend.hot_cache):  # its own clear() fails on keys like ours
+            self._backend.remove(key)
 
     def _key(self, key: str) -> Any:
         return self._key_type("bench", 1, 0, hash(key), self._torch.uint8)
