@@ -15,7 +15,7 @@ from .warm import admin_of, check_at_rest, client_of, put_all, wait_flushed
 MIB = 1 << 20
 DRAM_MIB = 64
 DISK = ("--nvme", "512MiB", "--dram", f"{DRAM_MIB}MiB", "--nvme-compression", "off")
-RETRY_SECONDS = 30.0
+RETRY_SECONDS = 60.0
 
 
 def big(count: int) -> dict[str, bytes]:
