@@ -43,8 +43,9 @@ def _at_rest_afterwards(daemon: StoreProcess) -> Iterator[None]:
     yield
     admin = Admin(daemon.admin, daemon.token)
     wait_until(lambda: admin.stats()["connections"] == 0)
-    wait_until(lambda: admin.stats()["in_flight"] == admin.stats()["pins"] == 0)
     admin.post("/v1/clear")
+    names = ("pins", "tickets", "in_flight", "fills", "runs", "quarantined")
+    wait_until(lambda: not any(admin.stats()[name] for name in names), seconds=20.0)
     admin.check_at_rest()
     assert admin.stats()["internal_errors"] == 0
 
