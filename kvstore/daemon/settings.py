@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 
@@ -18,13 +18,18 @@ from .by_digest import AdmissionSetting, TenantSizes
 Transport = Literal["shm", "tcp", "rdma"]
 DEFAULT_SEGMENT_BYTES = 64 << 20
 DEFAULT_ENTRIES = 1 << 21
-NEED_NVME = (
+NVME_SETTINGS = (
     "nvme_region",
     "nvme_entries",
+    "nvme_compression",
     "nvme_write_rate",
     "nvme_write_daily",
+    "nvme_backlog",
+    "nvme_writes",
     "nvme_free_floor",
+    "nvme_tenant_cap",
 )
+"""Without effect where there is no such tier."""
 LEAST_REGIONS = 8
 """A tier of fewer holds too little while one of them makes room."""
 DEFAULT_LISTEN = HostPort("127.0.0.1", 7420)
@@ -197,15 +202,8 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.nvme:
             self._check_nvme()
-        elif (self.nvme_backlog, self.nvme_writes) != ("evict", "through"):
-            raise InvalidRequest(
-                f"nvme_backlog is {self.nvme_backlog} and nvme_writes {self.nvme_writes}, without "
-                "effect, as nvme is 0: give --nvme SIZE too"
-            )
-        elif given := [name for name in NEED_NVME if getattr(self, name) is not None]:
-            raise InvalidRequest(
-                f"{' and '.join(given)} without effect, as nvme is 0: give --nvme SIZE too"
-            )
+        else:
+            self._check_no_nvme()
         if "rdma" in self.transports:
             raise InvalidRequest(
                 "transports names rdma; this version has shm and tcp: drop rdma from --transports"
@@ -246,6 +244,15 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                     f"{name} is {address}, which the others of cluster {self.cluster} are told and "
                     "cannot use: give an address of this machine that they reach"
                 )
+
+    def _check_no_nvme(self) -> None:
+        defaults = {field.name: field.default for field in structs.fields(self)}
+        values = {name: getattr(self, name) for name in NVME_SETTINGS}
+        given = [f"{name} is {value}" for name, value in values.items() if value != defaults[name]]
+        if given:
+            raise InvalidRequest(
+                f"{' and '.join(given)}, without effect as nvme is 0: give --nvme SIZE too"
+            )
 
     def _check_nvme(self) -> None:
         if self.nvme_writes == "late" and self.nvme < self.dram:

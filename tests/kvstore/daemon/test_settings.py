@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from moontide.kvstore.daemon.by_digest import TenantSizes
 from moontide.kvstore.daemon.settings import StoreSettings
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.service import HostPort, Size
@@ -16,8 +17,11 @@ from moontide.kvstore.service import HostPort, Size
     ("changes", "named"),
     [
         ({"nvme": Size(1 << 20)}, r"nvme is 1MiB.*raise it"),
-        ({"nvme_entries": 5}, r"nvme_entries without effect, as nvme is 0: give --nvme"),
-        ({"nvme_writes": "late"}, r"nvme_writes late, without effect, as nvme is 0: give --nvme"),
+        ({"nvme_entries": 5}, r"nvme_entries is 5, without effect as nvme is 0: give --nvme"),
+        (
+            {"nvme_writes": "late", "nvme_tenant_cap": TenantSizes.parse("1GiB")},
+            r"nvme_writes is late and nvme_tenant_cap is 1GiB, without effect as nvme is 0",
+        ),
         (
             {"nvme": Size(1 << 30), "nvme_writes": "late", "nvme_backlog": "refuse"},
             r"writes is late and backlog refuse.*choose one",
