@@ -12,6 +12,8 @@ MAX_TIMEOUT_SECONDS = 86400.0
 
 def check_timeout(timeout_s: float) -> float:
     """Raises InvalidRequest on anything but a number of seconds in (0, one day]."""
+    if type(timeout_s) is float and 0 < timeout_s <= MAX_TIMEOUT_SECONDS:
+        return timeout_s
     if (
         not isinstance(timeout_s, int | float)
         or not math.isfinite(timeout_s)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from moontide.transfer import CopyHelper
 from moontide.transfer.types import Instance
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 Key = str | bytes
 CLOSE_SECONDS = 1.0
 TEND_SECONDS = 1.0
+_FOUND = b"\1"
 GRANTED_TEND_SECONDS = 0.1
 
 
@@ -258,9 +261,12 @@ class StoreClient:
         return pinned
 
     def exists(self, key: Key, *, timeout_s: float | None = None) -> bool:
-        if timeout_s is None and self._reader.find_known(string_entry_id(key)) is not None:
+        entry = string_entry_id(key)
+        if timeout_s is None and self._reader.find_known(entry) is not None:
             return True
-        return self.exists_many([key], timeout_s=timeout_s)[0]
+        reply = self._link.ask(wire.Exists([entry]), self._begin(timeout_s)).reply
+        assert isinstance(reply, wire.ExistsReply)
+        return reply.found == _FOUND
 
     def exists_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> list[bool]:
         deadline = self._begin(timeout_s)
@@ -269,7 +275,7 @@ class StoreClient:
         for part in batches(entries):
             reply = self._link.ask(wire.Exists(list(entries[part])), deadline).reply
             assert isinstance(reply, wire.ExistsReply)
-            found += [byte == 1 for byte in reply.found]
+            found += (np.frombuffer(reply.found, np.uint8) == 1).tolist()
         return found
 
     def size(self, key: Key, *, timeout_s: float | None = None) -> int | None:

@@ -24,6 +24,7 @@ LIMIT_SLACK_RATIO = 0.05
 
 _serials = itertools.count(1)
 _BRINGS_DESCRIPTOR = (wire.Hello, wire.MapSegment)
+_NO_PAYLOAD = memoryview(b"")
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -78,7 +79,7 @@ class Connection:
         self._readable.register(sock, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(sock, select.POLLOUT)
-        self._local = sock.family == socket.AF_UNIX
+        self.is_local = sock.family == socket.AF_UNIX
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -87,15 +88,20 @@ class Connection:
         self, message: wire.Request, deadline: Deadline, payload: Buffers = ()
     ) -> tuple[wire.Reply, memoryview]:
         """The reply (a Failure too) and its payload. Raises StoreTimeout, ConnectionLost."""
-        self.reader.takes_descriptors = self._local and isinstance(message, _BRINGS_DESCRIPTOR)
+        self.reader.takes_descriptors = self.is_local and isinstance(message, _BRINGS_DESCRIPTOR)
         request_id = self.writer.add(message, payload)
         self._send(deadline)
+        if self._is_quick:
+            reply = self._receive_reply(request_id, deadline)
+            if reply is not None:
+                return reply, _NO_PAYLOAD
         while (frame := self._receive(deadline)).request_id != request_id:
             self._set_aside(frame)
         return frame.message, frame.payload
 
     def post(self, message: wire.Request, deadline: Deadline) -> int:
         """Sends a request whose reply `collect` takes later; its id. Raises like `request`."""
+        self.reader.takes_descriptors = False
         request_id = self.writer.add(message)
         self._answers[request_id] = None
         self._send(deadline)
@@ -103,6 +109,11 @@ class Connection:
 
     def collect(self, request_id: int, deadline: Deadline) -> wire.Reply:
         """The reply to what was posted. Raises like `request`."""
+        if self._answers[request_id] is None and self._is_quick:
+            reply = self._receive_reply(request_id, deadline)
+            if reply is not None:
+                del self._answers[request_id]
+                return reply
         while (frame := self._answers[request_id]) is None:
             self._set_aside(self._receive(deadline))
         del self._answers[request_id]
@@ -143,11 +154,6 @@ class Connection:
                 lost.sent = False
                 raise
 
-    def check_open(self) -> None:
-        """As `take_notices` where a send would not notice that the other end has hung up."""
-        if not self._local:
-            self.take_notices()
-
     def _set_aside(self, frame: Frame) -> None:
         """What comes while another reply is awaited, or none."""
         if frame.request_id in self._answers:
@@ -171,15 +177,25 @@ class Connection:
                 f"connection to the store failed: {error}", sent=sent_bytes > 0
             ) from error
 
+    @property
+    def _is_quick(self) -> bool:
+        return self.reader.is_between_frames and not self.reader.takes_descriptors
+
+    def _receive_reply(self, request_id: int, deadline: Deadline) -> wire.Reply | None:
+        """See FrameReader.receive_reply."""
+        try:
+            self._limit.hold(deadline.check("waiting for the store"))
+            return self.reader.receive_reply(request_id)
+        except BlockingIOError as error:
+            raise _no_answer(deadline) from error
+
     def _receive(self, deadline: Deadline) -> Frame:
         while (frame := self.reader.next()) is None:
             try:
                 self._limit.hold(deadline.check("waiting for the store"))
                 self.reader.receive()
             except BlockingIOError as error:
-                raise StoreTimeout(
-                    f"the store did not answer within {deadline.timeout_s:g} s"
-                ) from error
+                raise _no_answer(deadline) from error
         return frame
 
     def greet(self, identity: Identity, deadline: Deadline) -> None:
@@ -212,6 +228,10 @@ class Connection:
         """Idempotent."""
         self.reader.close()
         self.sock.close()
+
+
+def _no_answer(deadline: Deadline) -> StoreTimeout:
+    return StoreTimeout(f"the store did not answer within {deadline.timeout_s:g} s")
 
 
 def _refuse_notice(message: wire.Reply) -> bool:

@@ -39,6 +39,10 @@ class OwnerLost(StoreUnavailable):
     space."""
 
 
+_HEADER_BYTES = wire.HEADER.size
+_unpack_header = wire.HEADER.unpack_from
+
+
 class Frame(NamedTuple):
     request_id: int
     message: wire.Reply
@@ -74,8 +78,11 @@ class FrameWriter:
         self._buffers.append(memoryview(wire.encode_frame(message, 0, version=self.version)))
 
     def send(self, flags: int = 0) -> int:
-        """One sendmsg; how many bytes the socket took. Raises what the socket raises."""
-        taken = self._sock.sendmsg(list(islice(self._buffers, MAX_SEND_BUFFERS)), (), flags)
+        """One system call; how many bytes the socket took. Raises what the socket raises."""
+        if len(self._buffers) == 1:
+            taken = self._sock.send(self._buffers[0], flags)
+        else:
+            taken = self._sock.sendmsg(list(islice(self._buffers, MAX_SEND_BUFFERS)), (), flags)
         left = taken
         while self._buffers and left >= len(self._buffers[0]):
             left -= len(self._buffers.popleft())
@@ -114,6 +121,39 @@ class FrameReader:
         if not num_bytes:
             raise ConnectionLost("the store closed the connection")
 
+    @property
+    def is_between_frames(self) -> bool:
+        """True while nothing of a frame is here."""
+        return self._head is None and not self._data
+
+    def receive_reply(self, request_id: int) -> wire.Reply | None:
+        """The quick way, to be taken between frames while no descriptors may come: one read, which
+        in the common course gives one whole reply to that request, without a payload. None: it gave
+        something else, kept for `next`. Raises like `receive` and `next`."""
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except (BlockingIOError, TimeoutError, InterruptedError):
+            raise
+        except OSError as error:
+            raise ConnectionLost(f"connection to the store failed: {error}") from error
+        if not data:
+            raise ConnectionLost("the store closed the connection")
+        if len(data) >= _HEADER_BYTES:
+            magic, version, _, answered, body_bytes, payload_bytes = _unpack_header(data)
+            if (
+                answered == request_id
+                and not payload_bytes
+                and len(data) == _HEADER_BYTES + body_bytes
+                and magic == wire.MAGIC
+                and wire.OLDEST_VERSION <= version <= wire.WIRE_VERSION
+            ):
+                try:
+                    return wire.decode_reply(memoryview(data)[_HEADER_BYTES:])
+                except InvalidRequest as error:
+                    raise _malformed(error) from error
+        self._data += data
+        return None
+
     def _receive_head(self) -> int:
         if not self.takes_descriptors:
             data = self._sock.recv(RECEIVE_BYTES)
@@ -131,7 +171,7 @@ class FrameReader:
             if self._head is None and not self._start_frame():
                 return None
         except InvalidRequest as error:
-            raise ConnectionLost(f"the store sent malformed bytes: {error}") from error
+            raise _malformed(error) from error
         assert self._head is not None
         self._take_buffered()
         if self._filled < len(self._payload):
@@ -173,3 +213,7 @@ class FrameReader:
             self._payload[self._filled : self._filled + count] = self._data[:count]
             del self._data[:count]
             self._filled += count
+
+
+def _malformed(error: InvalidRequest) -> ConnectionLost:
+    return ConnectionLost(f"the store sent malformed bytes: {error}")

@@ -248,18 +248,17 @@ class Link:
 
     def _held(self, deadline: Deadline) -> _Turn:
         """`with` it: the connection is this thread's."""
-        self.check_usable()
+        if self._closed or self._forked:
+            self.check_usable()
         if not self._lock.acquire(False) and not self._lock.acquire(timeout=deadline.remaining()):
             if self._connection is None:
                 raise StoreUnavailable(
                     f"no store at {self._dialer.identity.address} within {deadline.timeout_s:g} s"
                 )
             raise StoreTimeout(f"other calls of this client took all of {deadline.timeout_s:g} s")
-        try:
-            self.check_usable()
-        except BaseException:
+        if self._closed or self._forked:
             self._lock.release()
-            raise
+            self.check_usable()
         return self._turn
 
     def _end_turn(self) -> None:
@@ -280,7 +279,8 @@ class Link:
         return current, attachment
 
     def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
-        return self._request(*self._ready(deadline), message, deadline, payload)
+        connection, attachment = self._ready(deadline)
+        return self._request(connection, attachment, message, deadline, payload)
 
     def _request(
         self,
@@ -291,19 +291,20 @@ class Link:
         payload: Buffers = (),
     ) -> Answer:
         try:
-            self._add_notes(connection, attachment)
+            if attachment.notes.uses or attachment.notes.has_releases:
+                self._add_notes(connection, attachment)
             reply, received = connection.request(message, deadline, payload)
         except BaseException:
             self._drop()
             raise
-        if isinstance(reply, wire.Failure):
+        if type(reply) is wire.Failure:
             raise_failure(reply)
         return Answer(reply, received, attachment, connection.serial)
 
     def _ready(self, deadline: Deadline) -> tuple[Connection, Attachment]:
-        if self._connection is not None:
-            try:
-                self._connection.check_open()
+        if self._connection is not None and not self._connection.is_local:
+            try:  # there a send would not notice that the other end has hung up
+                self._connection.take_notices()
             except ConnectionLost:
                 self._drop()
         if self._connection is None or self.attachment is None:
