@@ -93,6 +93,11 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Spread:
     return Spread(statistics.median(ratios), low, high, len(ratios))
 
 
+def load_average() -> str:
+    """Of the last 1, 5 and 15 minutes."""
+    return " ".join(f"{value:.2f}" for value in os.getloadavg())
+
+
 def _machine() -> str:
     names = {
         line.partition(":")[2].strip()

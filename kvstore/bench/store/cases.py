@@ -35,7 +35,7 @@ class Budget:
         return self.pool_bytes * 2 // 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """`ours`, `peers` and `limit` are the requests to each side; no `peers`: nobody else has it."""
 
@@ -83,57 +83,69 @@ def call_cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
 
 def _copying(size: int, batch: int) -> Iterator[Case]:
     """Puts and gets that copy, one value or many."""
-    group = "batch" if batch > 1 else "single"
-    prefix = "batch " if batch > 1 else ""
-    put, get, unseen = {"do": "put"}, {"do": "get"}, {"do": "get_unseen"}
-    yield Case(group, f"{prefix}put", size, batch, put, put, put)
+    yield _alike("put", "put", size, batch)
     if size >= LARGE_BYTES:
-        yield Case(
-            group, f"{prefix}put, checksums off", size, batch, put, put, put, checksums="off"
-        )
-    yield Case(group, f"{prefix}get, located", size, batch, get, get, get)
-    yield Case(group, f"{prefix}get, one round trip", size, batch, unseen, unseen, unseen)
+        yield _alike("put, checksums off", "put", size, batch, checksums="off")
+    yield _alike("get, located", "get", size, batch)
+    yield _alike("get, one round trip", "get_unseen", size, batch)
+
+
+def _alike(
+    name: str, operation: str, size: int, batch: int, *, checksums: Checksums = "on"
+) -> Case:
+    """The same is asked of all sides."""
+    asked = {"do": operation}
+    return Case(
+        group="batch" if batch > 1 else "single",
+        name=f"batch {name}" if batch > 1 else name,
+        size_bytes=size,
+        batch=batch,
+        ours=asked,
+        peers=asked,
+        limit=asked,
+        checksums=checksums,
+    )
 
 
 def _views(size: int) -> Iterator[Case]:
     for name, operation in (("one round trip", "view"), ("under a held ticket", "view_held")):
         yield Case(
-            "view",
-            f"view, {name}",
-            size,
-            1,
-            {"do": operation},
-            {"do": "get"},
-            {"do": "round_trip"},
-            "raw unix socket",
-            "peers copy: they have no views",
+            group="view",
+            name=f"view, {name}",
+            size_bytes=size,
+            batch=1,
+            ours={"do": operation},
+            peers={"do": "get"},
+            limit={"do": "round_trip"},
+            limit_name="raw unix socket",
+            note="peers copy: they have no views",
         )
 
 
 def _cold(size: int) -> Iterator[Case]:
     for what in ("put", "get"):
         yield Case(
-            "cold",
-            f"{what}, nothing mapped yet",
-            size,
-            1,
-            {"do": f"cold_{what}"},
-            None,
-            {"do": what},
-            "memcpy, warm",
-            "first call of a new client",
+            group="cold",
+            name=f"{what}, nothing mapped yet",
+            size_bytes=size,
+            batch=1,
+            ours={"do": f"cold_{what}"},
+            peers=None,
+            limit={"do": what},
+            limit_name="memcpy, warm",
+            note="first call of a new client",
         )
 
 
 def exists_case(among: int) -> Case:
     asked = {"do": "exists", "among": among}
     return Case(
-        "exists",
-        f"exists among {among}",
-        0,
-        EXISTS_KEYS,
-        asked,
-        asked,
-        {"do": "round_trip"},
-        "raw unix socket",
+        group="exists",
+        name=f"exists among {among}",
+        size_bytes=0,
+        batch=EXISTS_KEYS,
+        ours=asked,
+        peers=asked,
+        limit={"do": "round_trip"},
+        limit_name="raw unix socket",
     )

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ...service import CommandFailed, Size, guarded
 from ...store.eviction import POLICIES, EvictionName
 from ..daemon_replay import DaemonSizes
-from ..report import Report
 from .cases import SIZES, Budget, MiB
 from .many_entries import whole_keys
 from .peers import PEERS, default_peer_dir
-from .plan import CALL_GROUPS, OWN_COURSE, Plan, load_average, run_plan
+from .plan import CALL_GROUPS, OWN_COURSE, Plan, run_plan
 from .table import show
-from .traces import TracePlan
+from .traces import TracePlan, run_trace
 
 QUICK_SIZES = (SIZES[0], SIZES[2], SIZES[4])
 QUICK_KEYS = 100_000
 QUICK_ROUNDS = 3
 LARGEST_MIXED_BYTES = 64 * MiB
+FLAGS_OF_TRACE = frozenset({"policies", "dram_blocks", "nvme_blocks", "through"})
+FLAGS_OF_BOTH = frozenset({"trace", "directory", "json_file"})
+IN_POOL = (*CALL_GROUPS, *(case for case in OWN_COURSE if case != "nvme"))
+CASES_OF_FLAG: Mapping[str, Collection[str]] = {
+    "against": IN_POOL,
+    "dram": IN_POOL,
+    "sizes": CALL_GROUPS,
+    "keys": ("many",),
+    "nvme_dram": ("nvme",),
+}
+"""Which cases a flag has an effect on, where not on all."""
 DEFAULT_POLICIES: tuple[EvictionName, ...] = ("lru", "slru", "cost_aware")
 
 
@@ -99,13 +110,34 @@ def store(json_file: Path | None, **flags: Any) -> None:
     """The store beside Mooncake, Redis and LMCache, and beside memcpy and the disk; interleaved."""
 
     def run() -> int:
-        report = run_trace(_trace_plan(flags)) if flags["trace"] else run_plan(_plan(flags), _say)
+        _check_effect(flags)
+        report = (
+            run_trace(_trace_plan(flags), _say) if flags["trace"] else run_plan(_plan(flags), _say)
+        )
         show(report)
         if json_file is not None:
             report.write(json_file)
         return 0
 
     sys.exit(guarded("bench store", run))
+
+
+def _check_effect(flags: Mapping[str, Any]) -> None:
+    """Raises CommandFailed naming a flag that was given and would have no effect."""
+    context = click.get_current_context()
+    groups = flags["groups"] or (*CALL_GROUPS, *OWN_COURSE)
+    for parameter in context.command.params:
+        name, flag = str(parameter.name), parameter.opts[0]
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        if name not in FLAGS_OF_BOTH and (name in FLAGS_OF_TRACE) != bool(flags["trace"]):
+            relation = "beside" if flags["trace"] else "without"
+            raise CommandFailed(f"{flag} has no effect {relation} --trace: leave it out")
+        cases = CASES_OF_FLAG.get(name)
+        if cases is not None and not set(cases) & set(groups):
+            raise CommandFailed(
+                f"{flag} has no effect on --case {', '.join(groups)}, but on {', '.join(cases)}"
+            )
 
 
 def _plan(flags: Mapping[str, Any]) -> Plan:
@@ -135,11 +167,6 @@ def _trace_plan(flags: Mapping[str, Any]) -> TracePlan:
         through=flags["through"],
         directory=flags["directory"],
     )
-
-
-def run_trace(plan: TracePlan) -> Report:
-    rows = list(plan.rows(_say))
-    return Report.of(rows, {"trace": plan.trace.name, "load_after": load_average()})
 
 
 def _peers(against: str) -> tuple[str, ...]:

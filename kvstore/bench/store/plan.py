@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...service import CommandFailed, Size
-from ..report import Report, Row
+from ..report import Report, Row, load_average
 from .burst import Burst
 from .cases import Budget, Case, Checksums, area_bytes, call_cases
 from .contestants import Contestant, ContestantFailed, driver_command
@@ -56,26 +55,27 @@ class Plan:
                 )
 
     def settings(self) -> dict[str, str]:
-        return {
+        settings = {
             "rounds": str(self.budget.rounds),
             "pool": str(Size(self.budget.pool_bytes)),
             "order": "reversed from round to round",
             "threads": "OMP, OPENBLAS and MKL 1",
-            "keys": str(self.num_keys),
         }
+        return settings | ({"keys": str(self.num_keys)} if "many" in self.groups else {})
 
 
 def run_plan(plan: Plan, say: Say) -> Report:
     """Raises CommandFailed when our own side or the limits cannot run, or the pool is too small."""
     plan.check()
-    settings = plan.settings()
-    settings["load_before"] = load_average()
+    settings = {**plan.settings(), "load_before": load_average()}
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="moontide-bench-", dir=plan.directory) as name:
         directory = Path(name)
         try:
             if set(plan.groups) - {"nvme"}:
-                rows += _pool_rows(plan, directory, settings, say)
+                in_pool, versions = _measure_pool(plan, directory, say)
+                rows += in_pool
+                settings |= {f"version {name}": text for name, text in versions.items()}
             if "nvme" in plan.groups:
                 (directory / "nvme").mkdir()
                 say("nvme")
@@ -88,7 +88,8 @@ def run_plan(plan: Plan, say: Say) -> Report:
     return Report.of(rows, settings)
 
 
-def _pool_rows(plan: Plan, directory: Path, settings: dict[str, str], say: Say) -> list[Row]:
+def _measure_pool(plan: Plan, directory: Path, say: Say) -> tuple[list[Row], dict[str, str]]:
+    """Rows, and the versions of those who are in them."""
     rows: list[Row] = []
     dram = ("--dram", str(plan.budget.pool_bytes))
     with running_daemon(directory, *dram) as daemon, Field(say) as field:
@@ -100,7 +101,7 @@ def _pool_rows(plan: Plan, directory: Path, settings: dict[str, str], say: Say) 
             "checksums": "on",
         }
         _enter_all(field, plan, directory, begin)
-        settings.update({f"version {name}": text for name, text in field.versions.items()})
+        versions = field.versions
         rows += _call_rows(field, plan, "on", say)
         if "many" in plan.groups:
             say(f"{plan.num_keys} entries")
@@ -111,7 +112,7 @@ def _pool_rows(plan: Plan, directory: Path, settings: dict[str, str], say: Say) 
         if any(case.checksums == "off" for case in plan.call_cases()):
             field.enter(_ours(directory), {**begin, "checksums": "off"})
             rows += _call_rows(field, plan, "off", say)
-    return rows
+    return rows, versions
 
 
 def _call_rows(field: Field, plan: Plan, checksums: Checksums, say: Say) -> Iterator[Row]:
@@ -131,7 +132,3 @@ def _enter_all(field: Field, plan: Plan, directory: Path, begin: Mapping[str, An
 
 def _ours(directory: Path) -> Contestant:
     return Contestant(OURS, driver_command("ours"), directory / "ours.log")
-
-
-def load_average() -> str:
-    return " ".join(f"{value:.2f}" for value in os.getloadavg())

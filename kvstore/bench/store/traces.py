@@ -11,7 +11,7 @@ from ...store.eviction import EvictionName
 from ...types import Tier
 from ..daemon_replay import DaemonReplayed, DaemonSizes, replay_through_daemon
 from ..replay import Replayed, replay_policy
-from ..report import Row, Spread
+from ..report import Report, Row, Spread, load_average
 from ..trace import TraceRequest, read_trace
 from .rounds import Say
 
@@ -29,7 +29,6 @@ class TracePlan:
     directory: Path | None
 
     def rows(self, say: Say) -> Iterator[Row]:
-        """Raises InvalidRequest for what is no trace, CommandFailed when a daemon fails."""
         requests = read_trace(self.trace)
         for policy in self.policies:
             if "policy" in self.through:
@@ -52,6 +51,12 @@ class TracePlan:
             ours={**_hits(done.replayed), "seconds": Spread.of([done.seconds])},
             note=_held(done),
         )
+
+
+def run_trace(plan: TracePlan, say: Say) -> Report:
+    """Raises InvalidRequest for what is no trace, CommandFailed when a daemon fails."""
+    rows = list(plan.rows(say))
+    return Report.of(rows, {"trace": plan.trace.name, "load_after": load_average()})
 
 
 def _hits(replayed: Replayed) -> dict[str, Spread]:

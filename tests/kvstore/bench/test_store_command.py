@@ -31,6 +31,27 @@ def test_an_unknown_peer_and_a_wrong_size_are_refused_by_name() -> None:
         assert name in result.output
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--policy", "slru"], "--policy has no effect without --trace"),
+        (["--case", "nvme", "--sizes", "4KiB"], "--sizes has no effect on --case nvme, but on"),
+        (["--case", "view", "--case", "full", "--keys", "1000"], "--keys has no effect on"),
+    ],
+)
+def test_r76_a_flag_without_effect_is_refused_by_name(flags: list[str], told: str) -> None:
+    result = CliRunner().invoke(store, flags)
+    assert result.exit_code == 1
+    assert told in result.output
+
+
+def test_r76_a_flag_of_cases_is_refused_beside_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text("")
+    result = CliRunner().invoke(store, ["--trace", str(tmp_path / "trace.jsonl"), "--quick"])
+    assert result.exit_code == 1
+    assert "--quick has no effect beside --trace" in result.output
+
+
 def test_a_peer_that_cannot_be_installed_is_told_and_left_out(tmp_path: Path) -> None:
     """Its folder is a file, so that no environment can be made there."""
     (tmp_path / "peers").write_text("")

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import socket
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -14,13 +12,11 @@ from typing import Any
 
 from .contract import Area, Failed, foreign
 from .memory import anonymous_bytes
+from .server import Server
 from .serving import Driver, serve
 
 PACKAGE = "mooncake-transfer-engine-non-cuda"
 HOST = "127.0.0.1"
-READY_SECONDS = 20.0
-POLL_SECONDS = 0.05
-STOP_SECONDS = 5.0
 LOCAL_BUFFER_BYTES = 64 << 20
 
 Place = tuple[int, int]  # address, bytes
@@ -68,48 +64,20 @@ class Mooncake:
             raise Failed("remove_all failed")
 
 
-class Master:
-    """The master's process; in the driver's process group, so that it ends with it."""
-
-    def __init__(self) -> None:
-        self.port = _free_port()
-        program = Path(foreign("mooncake").__path__[0]) / "mooncake_master"
-        flags = {"rpc_address": HOST, "rpc_port": self.port, "metrics_host": HOST}
-        flags["metrics_port"] = _free_port()
-        command = [str(program), *(f"-{name}={value}" for name, value in flags.items())]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2)
-        self._wait()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def close(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while True:
-            try:
-                socket.create_connection((HOST, self.port), timeout=1).close()
-                return
-            except OSError as error:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    self.close()
-                    raise Failed("mooncake_master did not start") from error
-                time.sleep(POLL_SECONDS)
+def start_master(port: int) -> Server:
+    program = Path(foreign("mooncake").__path__[0]) / "mooncake_master"
+    flags = {"rpc_address": HOST, "rpc_port": port, "metrics_host": HOST}
+    flags["metrics_port"] = _free_port()
+    command = [str(program), *(f"-{name}={value}" for name, value in flags.items())]
+    return Server(command, lambda: _listens(port))
 
 
 def begin(request: Mapping[str, Any]) -> Driver:
     distributed_store = foreign("mooncake.store").MooncakeDistributedStore
-    master = Master()
+    port = _free_port()
+    master = start_master(port)
     store = distributed_store()
-    address = f"{HOST}:{master.port}"
+    address = f"{HOST}:{port}"
     segment = HOST, "P2PHANDSHAKE", request["pool_bytes"], LOCAL_BUFFER_BYTES
     _check(store.setup(*segment, "tcp", "", address), "setup")
 
@@ -128,6 +96,14 @@ def begin(request: Mapping[str, Any]) -> Driver:
 def _check(status: int, call: str) -> None:
     if status != 0:
         raise Failed(f"{call} gave {status}")
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _free_port() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 from ....client import StoreClient
 from ....types import PutStatus
 from .contract import Area, Failed
-from .timing import filled
+from .timing import STAMP, filled
 
-STAMP = struct.Struct("<Q")
 READ_BATCH = 8
 RETRY_SECONDS = 0.005
 FLUSH_SECONDS = 120.0

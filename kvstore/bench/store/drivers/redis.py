@@ -4,20 +4,15 @@ copied to its target, as every reader of ours and of Mooncake's gets it."""
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .contract import Area, Failed, foreign
 from .memory import anonymous_bytes
+from .server import Server
 from .serving import Driver, serve
-
-READY_SECONDS = 20.0
-POLL_SECONDS = 0.05
-STOP_SECONDS = 5.0
 
 
 class Redis:
@@ -67,18 +62,19 @@ def begin(request: Mapping[str, Any]) -> Driver:
     limit = ["--maxmemory", str(request["pool_bytes"]), "--maxmemory-policy", "allkeys-lru"]
     large_batches = ["--client-query-buffer-limit", "2gb"]  # whose command is one message
     place = ["--port", "0", "--unixsocket", str(path), "--dir", directory.name]
-    server = subprocess.Popen(
-        [program, "--save", "", *place, *limit, *large_batches],
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-    )
     client = library.Redis(unix_socket_path=str(path))
-    _wait_for(client, library.exceptions.ConnectionError)
+
+    def is_ready() -> bool:
+        try:
+            return bool(client.ping())
+        except library.exceptions.ConnectionError:
+            return False
+
+    server = Server([program, "--save", "", *place, *limit, *large_batches], is_ready)
 
     def close() -> None:
         client.close()
-        server.terminate()
-        server.wait(STOP_SECONDS)
+        server.close()
         directory.cleanup()
 
     return Driver(
@@ -87,18 +83,6 @@ def begin(request: Mapping[str, Any]) -> Driver:
         operations={"memory": lambda _: anonymous_bytes(server.pid)},
         close=close,
     )
-
-
-def _wait_for(client: Any, away: type[Exception]) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while True:
-        try:
-            client.ping()
-            return
-        except away as error:
-            if time.monotonic() > deadline:
-                raise Failed("redis-server did not start") from error
-            time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":
