@@ -5,7 +5,7 @@ from __future__ import annotations
 PRIOR = 0.3
 PRIOR_WEIGHT = 16.0
 """So many entries' worth of belief in the prior."""
-MEMORY = 8192.0
+FADING_ENTRIES = 8192.0
 """Beyond so many entries old ones count half, and half again: workloads change."""
 
 
@@ -16,7 +16,7 @@ class Chance:
     def count(self, num_entries: int) -> None:
         """So many came; fewer than none: counted by mistake."""
         self._entries = max(self._entries + num_entries, self._hits)
-        while self._entries > MEMORY:
+        while self._entries > FADING_ENTRIES:
             self._entries /= 2
             self._hits /= 2
 
