@@ -66,12 +66,3 @@ def print_tables(*tables: Table) -> int:
 def print_json(answer: object) -> int:
     click.echo(msgspec.json.encode(answer).decode())
     return 0
-
-
-def size(num_bytes: int) -> str:
-    value = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            break
-        value /= 1024
-    return f"{value:.4g} {unit}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ...service import human_size
 from ...store import AuditReport, EntryPage, Explanation
 from ..admin import StoreReport
 from ..admin.bodies import PinsAnswer, TenantsAnswer
 from ..admin_client import AdminClient
-from .frame import TIER, connected, print_json, print_tables, size, table
+from .frame import TIER, connected, print_json, print_tables, table
 
 
 @click.command()
@@ -24,7 +25,7 @@ def stats(client: AdminClient, as_json: bool) -> int:
     for name, tier in report.tiers.items():
         sizes = (tier.capacity_bytes, tier.used_bytes, tier.pinned_bytes)
         counts = (tier.entries, tier.flushed, tier.hits, tier.misses, tier.evictions)
-        tiers.add_row(name, *map(size, sizes), *map(str, counts))
+        tiers.add_row(name, *map(human_size, sizes), *map(str, counts))
     rest = table("what", "value")
     for field in (
         "instance",
@@ -71,7 +72,7 @@ def blocks(
         rows.add_row(
             entry.key,
             entry.tier,
-            size(entry.num_bytes),
+            human_size(entry.num_bytes),
             entry.namespace[:12],
             str(entry.pins),
             f"{entry.idle_s:.1f}",
@@ -104,7 +105,7 @@ def audit(client: AdminClient, as_json: bool) -> int:
         print_json(report)
         return status
     click.echo(
-        f"{report.entries} entries, {size(report.used_bytes)}, {report.pins} pins, "
+        f"{report.entries} entries, {human_size(report.used_bytes)}, {report.pins} pins, "
         f"{report.in_flight} in flight, {report.quarantined} in quarantine: "
         + ("accounts differ" if status else "accounts agree")
     )
@@ -123,7 +124,11 @@ def pins(client: AdminClient, as_json: bool) -> int:
     rows = table("pin", "entries", "size", "seconds left", "first key")
     for pin in answer.pins:
         rows.add_row(
-            pin.pin, str(pin.entries), size(pin.num_bytes), f"{pin.seconds_left:.0f}", pin.keys[0]
+            pin.pin,
+            str(pin.entries),
+            human_size(pin.num_bytes),
+            f"{pin.seconds_left:.0f}",
+            pin.keys[0],
         )
     return print_tables(rows)
 
@@ -138,7 +143,7 @@ def tenants(client: AdminClient, as_json: bool) -> int:
     rows = table("tenant", "entries", "DRAM", "cap", "share", "namespaces")
     for usage in answer.tenants:
         sizes = (usage.dram_bytes, usage.cap_bytes, usage.share_bytes)
-        shown = ["none" if each is None else size(each) for each in sizes]
+        shown = ["none" if each is None else human_size(each) for each in sizes]
         rows.add_row(usage.tenant, str(usage.entries), *shown, str(len(usage.namespaces)))
     return print_tables(rows)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ...errors import InvalidRequest
-from ...service import Size
+from ...service import Size, human_size
 from ..admin.bodies import (
     ClearAnswer,
     ClearRequest,
@@ -23,7 +23,7 @@ from ..admin.bodies import (
     UnpinRequest,
 )
 from ..admin_client import AdminClient
-from .frame import TIER, connected, print_json, print_tables, size, table
+from .frame import TIER, connected, print_json, print_tables, table
 
 
 @click.command()
@@ -66,7 +66,7 @@ def evict(
         return print_json(answer)
     rows = table("tier", "entries", "size", "tokens")
     for name, evicted in answer.tiers.items():
-        rows.add_row(name, str(evicted.entries), size(evicted.num_bytes), str(evicted.tokens))
+        rows.add_row(name, str(evicted.entries), human_size(evicted.num_bytes), str(evicted.tokens))
     return print_tables(rows)
 
 
@@ -110,13 +110,21 @@ def floor(
 @click.command()
 @connected
 @click.argument("keys", nargs=-1, required=True)
-@click.option("--ttl-s", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True)
+@click.option(
+    "--ttl-s",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds until they are unpinned again",
+)
 def pin(client: AdminClient, as_json: bool, keys: tuple[str, ...], ttl_s: float) -> int:
     """Keep KEYS (kv:HEX or s:TEXT) in DRAM for a while."""
     answer = client.post("/v1/pin", PinRequest(keys, ttl_s), PinAnswer)
     if as_json:
         return print_json(answer)
-    click.echo(f"{answer.entries} entries, {size(answer.num_bytes)}, pinned as {answer.pin or '-'}")
+    click.echo(
+        f"{answer.entries} entries, {human_size(answer.num_bytes)}, pinned as {answer.pin or '-'}"
+    )
     for key in answer.missing:
         click.echo(f"not in DRAM: {key}")
     return 0
