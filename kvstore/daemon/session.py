@@ -14,11 +14,12 @@ connection held ends with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 from .. import wire
 from ..errors import AccessDenied, Busy, InvalidRequest, StoreError
@@ -31,6 +32,7 @@ from .outbox import Outbox
 from .peer import Peer
 from .requests import answer
 from .turns import Turns
+from .waits import Waits
 
 logger = logging.getLogger(__name__)
 
@@ -39,21 +41,9 @@ OUTPUT_HIGH = 4 << 20
 MAX_REPLY_ITEMS = 16384
 LEAST_PROGRESS_BYTES = 64 << 10
 """What has to move within the stall limit while a frame or a reply is under way."""
-MAX_WAITS = 4096
 GREETING_BODY_BYTES = 4096
-SMALL_BODY_BYTES = 4096
-"""Requests up to this size are not counted while they are served."""
 DECODED_RATIO = 16
 """What a request takes in memory for each byte of its body, at most: a list of short keys."""
-WAIT_BYTES = 1024
-"""What a wait takes beside its request."""
-
-
-@dataclass(slots=True)
-class _Wait:
-    num_bytes: int
-    cancel: Callable[[], None] | None = None
-    timer: asyncio.TimerHandle | None = None
 
 
 class Session:
@@ -86,8 +76,7 @@ class Session:
         self._output = Outbox(memory)
         self._incoming: tuple[wire.FrameHeader, Incoming] | None = None  # payload under way
         self._served_bytes = 0  # of `memory`, for the request being served
-        self._waits: dict[int, _Wait] = {}
-        self._last_wait = 0
+        self._waits = Waits(loop, memory)
         self._reading = self._writing = False
         self._turn_due = self._flush_due = self._write_due = False
         self._closing: CloseReason | None = None  # close with this reason once the output is sent
@@ -130,9 +119,7 @@ class Session:
         self._closed = True
         self._read_off()
         self._write_off()
-        for wait in list(self._waits.values()):
-            self._cancel(wait)
-        self._waits.clear()
+        self._waits.drop()
         self._incoming = None
         self._served()
         self._input.drop()
@@ -178,8 +165,60 @@ class Session:
 
     def _take_turn(self) -> None:
         end = time.monotonic() + TURN_SECONDS
-        more = True  # the socket may hold more
         self._flush_due = True  # below, for all replies of this turn
+        if self._peer is None or self._is_under_way() or not self._serve_quickly(end):
+            self._take_full_turn(end)
+        self._flush_due = False
+
+    def _serve_quickly(self, end: float) -> bool:
+        """The common case, without queues and their accounts, which would cost more than the
+        request: nothing is under way, whole small requests come with one receive, are answered at
+        once, and their replies leave with one send. False: anything else; a full turn goes on with
+        what was received and what is queued."""
+        room = self._input.room()
+        try:
+            received = self._sock.recv_into(room)
+        except BlockingIOError:
+            return True
+        if not received:
+            self.close("closed")
+            return True
+        replies: list[bytes] = []
+        used = 0
+        while used < received and (request := wire.whole_request(room[used:received])):
+            header, message = request
+            used += wire.HEADER.size + header.body_bytes
+            self._counters.requests[type(message).__name__] += 1
+            what = self._answer(header, message)
+            if isinstance(what, wire.Message):
+                replies.append(wire.encode_frame(what, header.request_id, version=self._version))
+            elif not isinstance(what, Silence):
+                self._send_at_once(replies)
+                replies = []
+                self._act(header, what)
+                break
+            if used < received and time.monotonic() > end:
+                break
+        self._send_at_once(replies)
+        if used < received:
+            self._got_on()
+            self._input.filled(received)
+            self._input.consume(used)
+        return not self._is_under_way()
+
+    def _send_at_once(self, replies: list[bytes]) -> None:
+        """Queues what the socket does not take."""
+        data = replies[0] if len(replies) == 1 else b"".join(replies)
+        sent = 0
+        if data and not self._output:
+            with contextlib.suppress(BlockingIOError):
+                sent = self._sock.send(data)
+        if sent < len(data):
+            self._got_on()
+            self._output.put(data[sent:])
+
+    def _take_full_turn(self, end: float) -> None:
+        more = True  # the socket may hold more
         while self._may_read():
             if not self._advance_input():
                 if not more:
@@ -188,7 +227,6 @@ class Session:
             if time.monotonic() > end:
                 self._continue_soon()
                 break
-        self._flush_due = False
         if not self._closed:
             self._send_turn()
 
@@ -276,17 +314,24 @@ class Session:
         if self._peer is None:
             self._greet(header.request_id, message)
             return
+        self._act(header, self._answer(header, message))
+        if self._incoming is None:
+            self._served()
+
+    def _answer(self, header: wire.FrameHeader, message: wire.Request) -> Answer:
+        """Of a greeted peer. A refused request's payload is thrown away."""
+        assert self._peer is not None
         try:
-            if header.body_bytes > SMALL_BODY_BYTES:
+            if header.body_bytes > wire.SMALL_BODY_BYTES:
                 self._memory.take(DECODED_RATIO * header.body_bytes)
                 self._served_bytes = DECODED_RATIO * header.body_bytes
-            self._act(header, answer(self._peer, message, header.payload_bytes))
+            return answer(self._peer, message, header.payload_bytes)
         except StoreError as error:
             failure = self._failure(error)
             told = Silence() if isinstance(message, wire.NoteUse) else failure
-            self._act(header, Incoming(drain(header.payload_bytes), lambda: told))
-        if self._incoming is None:
-            self._served()
+            if not header.payload_bytes:
+                return told
+            return Incoming(drain(header.payload_bytes), lambda: told)
 
     def _served(self) -> None:
         self._memory.give_back(self._served_bytes)
@@ -323,41 +368,18 @@ class Session:
         if isinstance(what, Incoming):
             self._incoming = (header, what)
         elif isinstance(what, Deferred):
-            self._defer(header, what)
+            respond = partial(self._reply_late, header.request_id)
+            try:
+                self._waits.add(what, DECODED_RATIO * header.body_bytes, respond)
+            except StoreError as error:
+                self._reply(header.request_id, self._failure(error))
         elif not isinstance(what, Silence):
             self._reply(header.request_id, what)
 
-    def _defer(self, header: wire.FrameHeader, deferred: Deferred) -> None:
-        if len(self._waits) >= MAX_WAITS:
-            raise Busy(f"{MAX_WAITS} waits are open on this connection, the limit; retry later")
-        self._last_wait += 1
-        number = self._last_wait  # not the client's id, which may repeat
-        num_bytes = WAIT_BYTES + DECODED_RATIO * header.body_bytes
-        self._memory.take(num_bytes)
-        wait = self._waits[number] = _Wait(num_bytes)
-
-        def respond(reply: wire.Reply | Outgoing) -> None:
-            if self._waits.pop(number, None) is not None:
-                self._cancel(wait)
-                if isinstance(reply, wire.Failure):
-                    self._counters.failures[reply.code] += 1
-                self._reply(header.request_id, reply)
-
-        try:
-            cancel = deferred.start(respond)
-        except StoreError:
-            self._cancel(self._waits.pop(number))
-            raise
-        if number in self._waits:
-            wait.cancel = cancel
-            wait.timer = self._loop.call_later(deferred.timeout_s, respond, deferred.expired)
-
-    def _cancel(self, wait: _Wait) -> None:
-        self._memory.give_back(wait.num_bytes)
-        if wait.timer is not None:
-            wait.timer.cancel()
-        if wait.cancel is not None:
-            wait.cancel()
+    def _reply_late(self, request_id: int, reply: wire.Reply | Outgoing) -> None:
+        if isinstance(reply, wire.Failure):
+            self._counters.failures[reply.code] += 1
+        self._reply(request_id, reply)
 
     def _failure(self, error: StoreError) -> wire.Failure:
         self._counters.failures[error.code] += 1

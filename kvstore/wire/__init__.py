@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from ..errors import InvalidRequest
+from .message import Message
 from .replies import (
     BlockEntry,
     BlocksReply,
@@ -113,6 +114,7 @@ __all__ = [
     "MAX_PAYLOAD_BYTES",
     "MAX_REPLICAS",
     "MapSegment",
+    "Message",
     "NamespaceReply",
     "NoteUse",
     "OLDEST_VERSION",
@@ -137,6 +139,7 @@ __all__ = [
     "Reserved",
     "RevokeSegment",
     "RunReply",
+    "SMALL_BODY_BYTES",
     "SegmentReply",
     "StatsReply",
     "Unpin",
@@ -148,6 +151,7 @@ __all__ = [
     "decode_request",
     "encode_frame",
     "prove",
+    "whole_request",
 ]
 
 WIRE_VERSION = 2
@@ -156,6 +160,8 @@ OLDEST_VERSION = 1
 MAGIC = b"MT"
 HEADER = struct.Struct("<2sBBIIQ")
 MAX_BODY_BYTES = 8 << 20
+SMALL_BODY_BYTES = 4096
+"""Requests up to this size are not worth counting while they are served."""
 MAX_PAYLOAD_BYTES = 1 << 32
 MAX_KEYS = 16384
 """Most keys one message may name."""
@@ -205,6 +211,25 @@ def decode_header(data: bytes | memoryview) -> FrameHeader:
     if payload_bytes > MAX_PAYLOAD_BYTES:
         raise InvalidRequest(f"frame payload of {payload_bytes} bytes exceeds {MAX_PAYLOAD_BYTES}")
     return FrameHeader(version, request_id, body_bytes, payload_bytes)
+
+
+def whole_request(data: memoryview) -> tuple[FrameHeader, Request] | None:
+    """The request at the front of `data` if it lies there whole, small and without payload. None:
+    more has to come, or `decode_header` has to look at it. Raises InvalidRequest on a malformed
+    body."""
+    if len(data) < HEADER.size:
+        return None
+    magic, version, _flags, request_id, body_bytes, payload_bytes = HEADER.unpack_from(data)
+    if (
+        magic != MAGIC
+        or not OLDEST_VERSION <= version <= WIRE_VERSION
+        or body_bytes > SMALL_BODY_BYTES
+        or HEADER.size + body_bytes > len(data)
+        or payload_bytes
+    ):
+        return None
+    message = _decode(_REQUESTS, data[HEADER.size : HEADER.size + body_bytes])
+    return FrameHeader(version, request_id, body_bytes, payload_bytes), message
 
 
 def decode_request(body: bytes | memoryview) -> Request:

@@ -84,7 +84,7 @@ def answer(peer: Peer, message: wire.Request, payload_bytes: int) -> Answer:
             f"{kind.__name__} on a connection of wire version {peer.version}; it came with "
             f"version {_SINCE_VERSION[kind]}"
         )
-    if peer.drain is not None:
+    if peer.drain is not None and peer.drain.is_on:
         peer.drain.check(message)
     handler = _HANDLERS.get(kind)
     if handler is not None:

@@ -1,0 +1,71 @@
+"""Answers of one connection that come later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .. import wire
+from ..errors import Busy, StoreError
+from .answers import Deferred, Outgoing, Respond
+from .budget import Budget
+
+MAX_WAITS = 4096
+WAIT_BYTES = 1024
+"""What a wait takes beside its request."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    num_bytes: int
+    cancel: Callable[[], None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class Waits:
+    """At most MAX_WAITS. What each keeps is counted in `memory`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, memory: Budget) -> None:
+        self._loop = loop
+        self._memory = memory
+        self._waits: dict[int, _Wait] = {}
+        self._last = 0
+
+    def add(self, deferred: Deferred, request_bytes: int, respond: Respond) -> None:
+        """Begins a wait that calls `respond` once, unless it is dropped before. `request_bytes` is
+        what its request takes. Raises Busy, and what the wait raises when it begins."""
+        if len(self._waits) >= MAX_WAITS:
+            raise Busy(f"{MAX_WAITS} waits are open on this connection, the limit; retry later")
+        self._last += 1
+        number = self._last  # not the client's id, which may repeat
+        num_bytes = WAIT_BYTES + request_bytes
+        self._memory.take(num_bytes)
+        wait = self._waits[number] = _Wait(num_bytes)
+
+        def end(reply: wire.Reply | Outgoing) -> None:
+            if self._waits.pop(number, None) is not None:
+                self._cancel(wait)
+                respond(reply)
+
+        try:
+            cancel = deferred.start(end)
+        except StoreError:
+            self._cancel(self._waits.pop(number))
+            raise
+        if number in self._waits:
+            wait.cancel = cancel
+            wait.timer = self._loop.call_later(deferred.timeout_s, end, deferred.expired)
+
+    def drop(self) -> None:
+        """The connection has ended: none is answered any more."""
+        for wait in list(self._waits.values()):
+            self._cancel(wait)
+        self._waits.clear()
+
+    def _cancel(self, wait: _Wait) -> None:
+        self._memory.give_back(wait.num_bytes)
+        if wait.timer is not None:
+            wait.timer.cancel()
+        if wait.cancel is not None:
+            wait.cancel()
