@@ -7,22 +7,35 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 from moontide.kvstore import connect
 from moontide.kvstore.daemon.data_dir import read_state
+
+from .prepared_process import PreparedProcess
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 DEFAULT_FLAGS = {"--dram": "64MiB", "--segment": "4MiB", "--max-entries": "65536"}
 
 StartStore = Callable[..., "StoreProcess"]
+
+
+class DaemonProcess(Protocol):
+    """What a test needs of a process."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float) -> int: ...
+    def send_signal(self, number: signal.Signals) -> None: ...
+    def kill(self) -> None: ...
 
 
 def shared_memory_names() -> set[str]:
@@ -43,22 +56,27 @@ class StoreProcess:
         self.listen: str | None = None  # HOST:PORT
         self.instance = ""
         self._args = args
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: DaemonProcess | None = None
 
     def command(self, *more: str) -> list[str]:
+        return [sys.executable, "-m", "moontide.kvstore.cli", *self.arguments(*more)]
+
+    def arguments(self, *more: str) -> list[str]:
+        """What follows `moontide`."""
         return [
-            *(sys.executable, "-m", "moontide.kvstore.cli", "store"),
-            *("--data-dir", str(self.data_dir), "--socket", str(self.socket)),
+            *("store", "--data-dir", str(self.data_dir), "--socket", str(self.socket)),
             *("--token-file", str(self.token_file), "--node-id", "node-a"),
             *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
             *self._args,
             *more,
         ]
 
+    def launch(self) -> DaemonProcess:
+        return PreparedProcess(self.arguments(), self.log)
+
     def start(self) -> None:
         """Returns when the daemon takes work."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stderr=log, stdin=subprocess.DEVNULL)
+        self._process = self.launch()
         deadline = time.monotonic() + START_SECONDS
         while True:
             state = read_state(self.data_dir)

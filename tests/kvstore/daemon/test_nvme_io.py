@@ -31,6 +31,10 @@ class RefusedStore(StoreProcess):
     def command(self, *more: str) -> list[str]:
         return [sys.executable, refusing.__file__, self.what, *super().command(*more)]
 
+    def launch(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(self.command(), stderr=log, stdin=subprocess.DEVNULL)
+
 
 @pytest.fixture
 def refused_store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RefusedStore]:
