@@ -112,33 +112,16 @@ class NvmeTier:
         self._writes = WriterCounters()
         self._reads = ReaderCounters()
         self._hiding = Hiding()
-        self._log = log = Log(
+        self._doubts = Doubts()
+        self._log = Log(
             self._regions,
             self._index,
             sequence=recovered.sequence,
             counters=self._writes,
             today=today,
         )
-        space = Space(settings, self._regions, self._index, log, counters=self._writes)
-        codec = Codec() if settings.compression == "auto" else None
-        self._space = space
-        self._doubts = Doubts()
-        notices = Notices(post, self._publish)
-        committer = Committer(
-            space,
-            log,
-            self._index,
-            codec=codec,
-            doubts=self._doubts,
-            publish=notices.put,
-            counters=self._writes,
-        )
-        self._writer = Writer(
-            committer,
-            notices.put,
-            max_operations=settings.queue_entries,
-            max_bytes=settings.queue_bytes,
-        )
+        self._space = Space(settings, self._regions, self._index, self._log, counters=self._writes)
+        self._writer = self._make_writer()
         self._reader = Reader(
             num_threads=settings.num_readers,
             max_extents=_MAX_PENDING_EXTENTS,
@@ -298,6 +281,24 @@ class NvmeTier:
             self._index.close()
         else:  # a thread hangs in the disk: its files end with the process
             _log.error("nvme_close_late timeout_s=%s", timeout_s)
+
+    def _make_writer(self) -> Writer:
+        notices = Notices(self._post, self._publish)
+        committer = Committer(
+            self._space,
+            self._log,
+            self._index,
+            codec=Codec() if self._settings.compression == "auto" else None,
+            doubts=self._doubts,
+            publish=notices.put,
+            counters=self._writes,
+        )
+        return Writer(
+            committer,
+            notices.put,
+            max_operations=self._settings.queue_entries,
+            max_bytes=self._settings.queue_bytes,
+        )
 
     def _submit(self, operation: Operation) -> bool:
         if not self._writer.submit(operation):
