@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol, get_args
 
-from moontide.transfer import Bytes, CopyHelper, checksums
+from moontide.transfer import Bytes, checksums, copy, copy_and_checksum
 
 from ..errors import InvalidRequest
 
@@ -20,32 +20,26 @@ class Copies(Protocol):
 
 
 class SummedCopies:
-    def __init__(self, helper: CopyHelper) -> None:
-        self._helper = helper
-
     def sums(self, values: Sequence[Bytes]) -> list[int]:
         return checksums(values)
 
     def copy(self, destination: memoryview, source: Bytes) -> int:
-        return self._helper.copy_and_checksum(destination, source)
+        return copy_and_checksum(destination, source)
 
 
 class PlainCopies:
-    def __init__(self, helper: CopyHelper) -> None:
-        self._helper = helper
-
     def sums(self, values: Sequence[Bytes]) -> list[int]:
         return [0] * len(values)
 
     def copy(self, destination: memoryview, source: Bytes) -> int:
-        self._helper.copy(destination, source)
+        copy(destination, source)
         return 0
 
 
-def copies_with(checksums: Checksums, helper: CopyHelper) -> Copies:
+def copies_with(checksums: Checksums) -> Copies:
     """Raises InvalidRequest on another word."""
     if checksums not in get_args(Checksums):
         raise InvalidRequest(
             f"checksums is {checksums!r}; give one of {', '.join(get_args(Checksums))}"
         )
-    return SummedCopies(helper) if checksums == "on" else PlainCopies(helper)
+    return SummedCopies() if checksums == "on" else PlainCopies()

@@ -14,16 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from time import monotonic
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..keys import EntryId
 from ..slots import BEAT_SECONDS, WORDS, SlotState, pack_head
-from ..types import Located
 from .counters import ClientCounters
 from .notes import MAX_USES, Notes, Place
+from .targets import Target
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+Found = tuple[int, int, int, int, int, int]
+"""A Located as the wire has it."""
 
 MAX_LOCATIONS = 32768
 """In each of the two halves kept."""
@@ -31,16 +32,6 @@ _BEAT = 1
 """Word of the slot table that is the daemon's heartbeat."""
 _BEAT_MILLISECONDS = BEAT_SECONDS * 1e3
 _COMMITTED = pack_head(0, 1, SlotState.COMMITTED)
-
-
-class Target(Protocol[T_co]):
-    """Where the value of entry `index` goes."""
-
-    def copied(self, index: int, source: memoryview) -> T_co:
-        """Takes the bytes; the result."""
-
-    def summed(self, index: int, source: memoryview) -> tuple[T_co, int]:
-        """As `copied`, with the xxh3-64 of the copy."""
 
 
 class Spans(NamedTuple):
@@ -87,11 +78,8 @@ class Locations:
         if result is None or not 0.0 <= monotonic() * 1e3 - beat < _BEAT_MILLISECONDS:
             return None
         self._counters.located_hits += 1
-        uses = self._notes.uses
-        uses.append(place)
-        if beat != self._seen_beat or len(uses) >= MAX_USES:
-            self._seen_beat = beat
-            self._on_due()
+        self._notes.uses.append(place)
+        self._tell_uses(beat)
         return result
 
     def places(self, entries: Sequence[EntryId]) -> list[Place | None]:
@@ -116,14 +104,36 @@ class Locations:
         self._counters.lost_races += 1
         return None
 
+    def copy_small(
+        self, known: Sequence[tuple[Place, int]], target: Target[T], results: list[T | None]
+    ) -> None:
+        """`copy` of each to `results`, at less cost where all are small."""
+        words, segments = self._words, self._segments
+        held = [
+            each for each in known if words[each[0][0]] == each[0][1] and each[0][2] in segments
+        ]
+        sources = [segments[place[2]][place[3] : place[4]] for place, _ in held]
+        copied, sums = target.all_summed([index for _, index in held], sources)
+        for (place, index), result, actual in zip(held, copied, sums, strict=True):
+            if words[place[0]] != place[1]:
+                self._counters.lost_races += 1
+            elif actual == place[5] or not place[5]:
+                results[index] = result
+
     def confirm(self, used: Sequence[Place]) -> bool:
         """After these were copied: False when the daemon may have been away."""
-        if not self._is_beating():
+        beat = self._words[_BEAT]
+        if not 0.0 <= monotonic() * 1e3 - beat < _BEAT_MILLISECONDS:
             return False
         self._counters.located_hits += len(used)
         self._notes.uses += used
-        self._on_due()
+        self._tell_uses(beat)
         return True
+
+    def _tell_uses(self, beat: int) -> None:
+        if beat != self._seen_beat or len(self._notes.uses) >= MAX_USES:
+            self._seen_beat = beat
+            self._on_due()
 
     def find(self, entry: EntryId) -> Place | None:
         """Where the entry is now; None: ask the daemon."""
@@ -132,17 +142,23 @@ class Locations:
             return None
         return place
 
-    def learn(self, entries: Sequence[EntryId], found: Sequence[Located | None]) -> None:
-        """What a lookup has told."""
+    def learn(
+        self, entries: Sequence[EntryId], found: Sequence[Found | None]
+    ) -> list[Place | None]:
+        """What a lookup has told; where each is. None: a miss, or no place that may be kept."""
+        self._make_room(len(entries))
+        recent, words = self._recent, self._words
+        places: list[Place | None] = []
         for entry, located in zip(entries, found, strict=True):
-            if located is None:
-                continue
-            slot, generation, segment, offset, length, checksum = located
-            head = generation << 32 | _COMMITTED
-            if self._words[slot * WORDS] == head:
-                self._make_room(1)
-                end = offset + length
-                self._recent[entry] = (slot * WORDS, head, segment, offset, end, checksum)
+            place = None
+            if located is not None:
+                slot, generation, segment, offset, length, checksum = located
+                word, head = slot * WORDS, generation << 32 | _COMMITTED
+                if words[word] == head:
+                    place = (word, head, segment, offset, offset + length, checksum)
+                    recent[entry] = place
+            places.append(place)
+        return places
 
     def learn_run(
         self,

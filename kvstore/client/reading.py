@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from moontide.transfer import CopyHelper, checksum
 
 from .. import wire
-from ..errors import InvalidRequest, OutOfSpace, StoreUnavailable
+from ..errors import OutOfSpace, StoreUnavailable
 from ..keys import EntryId
 from ..types import Located
 from .batches import batches
@@ -25,51 +25,14 @@ from .connections.attachment import Attachment
 from .connections.link import Answer, Link
 from .counters import ClientCounters
 from .deadline import Deadline
-from .locations import Target
+from .locations import Found, Locations
 from .notes import Place
+from .targets import SMALL_VALUE_BYTES, IntoBuffers, Target
 
 T = TypeVar("T")
 REPORT_SECONDS = 1.0
 MAX_LOST_RACES = 4
 """An entry that changes faster than it can be copied is then fetched over the socket."""
-
-
-class AsBytes:
-    """A target that gives values as bytes."""
-
-    def copied(self, index: int, source: memoryview) -> bytes:
-        return bytes(source)
-
-    def summed(self, index: int, source: memoryview) -> tuple[bytes, int]:
-        value = bytes(source)
-        return value, checksum(value)
-
-
-class IntoBuffers:
-    """A target that fills `buffers`, one an entry, and gives sizes."""
-
-    def __init__(self, buffers: Sequence[memoryview], helper: CopyHelper) -> None:
-        self._buffers = buffers
-        self._helper = helper
-
-    def copied(self, index: int, source: memoryview) -> int:
-        self._helper.copy(self._front(index, source), source)
-        return len(source)
-
-    def summed(self, index: int, source: memoryview) -> tuple[int, int]:
-        return len(source), self._helper.copy_and_checksum(self._front(index, source), source)
-
-    def _front(self, index: int, source: memoryview) -> memoryview:
-        buffer = self._buffers[index]
-        if len(buffer) < len(source):
-            raise InvalidRequest(
-                f"buffer of {len(buffer)} bytes is too small for an entry of {len(source)}; "
-                "ask size(key) first"
-            )
-        return buffer[: len(source)]
-
-
-AS_BYTES = AsBytes()
 
 
 class Reader:
@@ -94,58 +57,106 @@ class Reader:
             return None
         return attachment.locations.find(entry)
 
+    def read_one(self, entry: EntryId, target: Target[T], deadline: Deadline) -> T | None:
+        """As `read`, of an entry that is not known."""
+        results: list[T | None] = [None]
+        pending = [0]
+        if self._link.open(deadline).shared_memory:
+            found, answer = self._look_up([entry], deadline)
+            pending = self._copy_found([entry], pending, found, answer, target, results, deadline)
+        if pending:
+            self._read_unknown([entry], pending, target, results, deadline)
+        return results[0]
+
     def read(
         self, entries: Sequence[EntryId], target: Target[T], deadline: Deadline
     ) -> list[T | None]:
         results: list[T | None] = [None] * len(entries)
-        pending = self._read_all_known(entries, target, results)
+        pending = self._read_known(entries, target, results)
+        if pending:
+            self._read_unknown(entries, pending, target, results, deadline)
+        return results
+
+    def _read_known(
+        self, entries: Sequence[EntryId], target: Target[T], results: list[T | None]
+    ) -> list[int]:
+        """Which are to be looked up."""
+        indices = list(range(len(entries)))
+        attachment = self._link.attachment
+        if attachment is None or (locations := attachment.locations) is None:
+            return indices
+        places = locations.places(entries)
+        self._copy_known(locations, places, indices, target, results)
+        missed = [index for index in indices if results[index] is None]
+        if len(missed) == len(indices):
+            return missed
+        if locations.confirm(
+            [
+                place
+                for place, result in zip(places, results, strict=True)
+                if place and result is not None
+            ]
+        ):
+            return missed
+        results[:] = [None] * len(entries)
+        return indices
+
+    def _copy_known(
+        self,
+        locations: Locations,
+        places: Sequence[Place | None],
+        indices: Sequence[int],
+        target: Target[T],
+        results: list[T | None],
+    ) -> None:
+        """Results of those that are still at their places."""
+        known = [(place, index) for place, index in zip(places, indices, strict=True) if place]
+        if len(known) == 1:
+            ((place, index),) = known
+            results[index] = locations.copy(place, index, target)
+            return
+        if not known:
+            return
+        sizes = [place[4] - place[3] for place, _ in known]
+        if max(sizes) < SMALL_VALUE_BYTES:
+            locations.copy_small(known, target, results)
+            return
+
+        def copy_known(position: int) -> None:
+            place, index = known[position]
+            results[index] = locations.copy(place, index, target)
+
+        self._helper.share(copy_known, len(known), sum(sizes))
+
+    def _read_unknown(
+        self,
+        entries: Sequence[EntryId],
+        pending: list[int],
+        target: Target[T],
+        results: list[T | None],
+        deadline: Deadline,
+    ) -> None:
         for _ in range(MAX_LOST_RACES):
             if pending and self._link.open(deadline).shared_memory:
                 pending = self._read_mapped(entries, pending, target, results, deadline)
         if pending:
             self._read_sent(entries, pending, target, results, deadline)
-        return results
-
-    def _read_all_known(
-        self, entries: Sequence[EntryId], target: Target[T], results: list[T | None]
-    ) -> list[int]:
-        """Which are to be looked up."""
-        attachment = self._link.attachment
-        if attachment is None or (locations := attachment.locations) is None:
-            return list(range(len(entries)))
-        places = locations.places(entries)
-        known = [place for place in places if place is not None]
-        if not known:
-            return list(range(len(entries)))
-
-        def copy_known(index: int) -> None:
-            place = places[index]
-            if place is not None:
-                results[index] = locations.copy(place, index, target)
-
-        self._helper.share(copy_known, len(entries), sum([each[4] - each[3] for each in known]))
-        missed = [index for index, result in enumerate(results) if result is None]
-        if missed:
-            known = [
-                place
-                for place, result in zip(places, results, strict=True)
-                if place is not None and result is not None
-            ]
-        if locations.confirm(known):
-            return missed
-        results[:] = [None] * len(entries)
-        return list(range(len(entries)))
 
     def locate(
         self, entries: Sequence[EntryId], deadline: Deadline, pin_s: float | None = None
     ) -> tuple[list[Located | None], Answer]:
         """One message: at most what fits it."""
-        answer = self._link.ask(wire.Lookup(list(entries), pin_s), deadline)
-        assert isinstance(answer.reply, wire.LookupReply)
-        found = [Located(*each) if each else None for each in answer.reply.found]
+        found, answer = self._look_up(entries, deadline, pin_s)
         if answer.attachment.locations is not None:
             answer.attachment.locations.learn(entries, found)
-        return found, answer
+        return [Located(*each) if each else None for each in found], answer
+
+    def _look_up(
+        self, entries: Sequence[EntryId], deadline: Deadline, pin_s: float | None = None
+    ) -> tuple[list[Found | None], Answer]:
+        answer = self._link.ask(wire.Lookup(list(entries), pin_s), deadline)
+        assert isinstance(answer.reply, wire.LookupReply)
+        return answer.reply.found, answer
 
     def source(
         self, attachment: Attachment, located: Located, deadline: Deadline
@@ -176,7 +187,7 @@ class Reader:
     def copy_into(self, buffer: memoryview, source: memoryview, located: Located) -> int:
         """The checksum of the copy, if the entry has one. Raises InvalidRequest when the buffer is
         too small."""
-        target = IntoBuffers((buffer,), self._helper)
+        target = IntoBuffers((buffer,))
         if located.checksum:
             return target.summed(0, source)[1]
         target.copied(0, source)
@@ -203,26 +214,62 @@ class Reader:
         again: list[int] = []
         asked = [entries[index] for index in pending]
         for part in batches(asked):
-            found, answer = self.locate(asked[part], deadline)
-            sources: list[tuple[int, Located, memoryview]] = []
-            for index, located in zip(pending[part], found, strict=True):
-                if located is None:
-                    continue
-                try:
-                    source = self.source(answer.attachment, located, deadline)
-                except StoreUnavailable:
-                    source = None  # another daemon answers by now
-                if source is None:
-                    again.append(index)
-                else:
-                    sources.append((index, located, source))
-            copies = _Copies(answer.attachment, sources, target, results)
-            self._helper.share(copies.copy, len(sources), sum([len(s) for *_, s in sources]))
-            self._counters.lost_races += len(copies.changed)
-            again += copies.changed
-            for located in copies.corrupt:
-                self.report_corrupt(answer.attachment, located, deadline)
+            found, answer = self._look_up(asked[part], deadline)
+            again += self._copy_found(
+                asked[part], pending[part], found, answer, target, results, deadline
+            )
         return again
+
+    def _copy_found(
+        self,
+        entries: Sequence[EntryId],
+        indices: Sequence[int],
+        found: Sequence[Found | None],
+        answer: Answer,
+        target: Target[T],
+        results: list[T | None],
+        deadline: Deadline,
+    ) -> list[int]:
+        """What one lookup found: as known places where that goes, in full where it does not.
+        Returns what to look up again."""
+        attachment = answer.attachment
+        if attachment.locations is not None:
+            places = attachment.locations.learn(entries, found)
+            self._copy_known(attachment.locations, places, indices, target, results)
+        left = [
+            (index, Located(*each))
+            for index, each in zip(indices, found, strict=True)
+            if each is not None and results[index] is None
+        ]
+        return self._copy_in_full(attachment, left, target, results, deadline) if left else []
+
+    def _copy_in_full(
+        self,
+        attachment: Attachment,
+        found: Sequence[tuple[int, Located]],
+        target: Target[T],
+        results: list[T | None],
+        deadline: Deadline,
+    ) -> list[int]:
+        """With segments that must be mapped first, entries that expire, and the report of what is
+        damaged. Returns what to look up again."""
+        again: list[int] = []
+        sources: list[tuple[int, Located, memoryview]] = []
+        for index, located in found:
+            try:
+                source = self.source(attachment, located, deadline)
+            except StoreUnavailable:
+                source = None  # another daemon answers by now
+            if source is None:
+                again.append(index)
+            else:
+                sources.append((index, located, source))
+        copies = _Copies(attachment, sources, target, results)
+        self._helper.share(copies.copy, len(sources), sum([len(s) for *_, s in sources]))
+        self._counters.lost_races += len(copies.changed)
+        for located in copies.corrupt:
+            self.report_corrupt(attachment, located, deadline)
+        return again + copies.changed
 
     def _read_sent(
         self,

@@ -37,8 +37,9 @@ from .deadline import Deadline, check_timeout
 from .pinned import PinnedKeys
 from .prefetching import PrefetchTier, check_tier, prefetch_entries
 from .put_options import put_options
-from .reading import AS_BYTES, IntoBuffers, Reader
+from .reading import Reader
 from .runs import IDLE_SECONDS
+from .targets import AS_BYTES, IntoBuffers
 from .view import Pin, Pins, View
 from .writing import Writer
 
@@ -111,7 +112,7 @@ class StoreClient:
             self._link,
             self._writes,
             self._io,
-            copies=copies_with(checksums, self._helper),
+            copies=copies_with(checksums),
             helper=self._helper,
         )
         self._channel_lock = threading.Lock()
@@ -194,7 +195,7 @@ class StoreClient:
         known = self._reader.read_known(entry, AS_BYTES) if timeout_s is None else None
         if known is not None:
             return known
-        return self._reader.read([entry], AS_BYTES, self._begin(timeout_s))[0]
+        return self._reader.read_one(entry, AS_BYTES, self._begin(timeout_s))
 
     def get_many(
         self, keys: Sequence[Key], *, timeout_s: float | None = None
@@ -205,11 +206,11 @@ class StoreClient:
         """Fills the front of `buffer`; the entry's size, or None: a miss (parts of the buffer may
         have been written). Raises InvalidRequest when the buffer is too small."""
         entry = string_entry_id(key)
-        target = IntoBuffers((writable_bytes(buffer),), self._helper)
+        target = IntoBuffers((writable_bytes(buffer),))
         known = self._reader.read_known(entry, target) if timeout_s is None else None
         if known is not None:
             return known
-        return self._reader.read([entry], target, self._begin(timeout_s))[0]
+        return self._reader.read_one(entry, target, self._begin(timeout_s))
 
     def get_many_into(
         self, keys: Sequence[Key], buffers: Sequence[Buffer], *, timeout_s: float | None = None
@@ -217,7 +218,7 @@ class StoreClient:
         deadline = self._begin(timeout_s)
         if len(keys) != len(buffers):
             raise InvalidRequest(f"{len(keys)} keys and {len(buffers)} buffers; give one a key")
-        target = IntoBuffers([writable_bytes(buffer) for buffer in buffers], self._helper)
+        target = IntoBuffers([writable_bytes(buffer) for buffer in buffers])
         return self._reader.read(string_entry_ids(keys), target, deadline)
 
     def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:
