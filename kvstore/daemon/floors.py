@@ -6,7 +6,8 @@
 In force means: what the namespace held is a miss in DRAM (Store.raise_floor) and nothing of it is
 brought from disk (Tiering.raise_floor). Our own record outlives a membership that is in memory or
 was wiped, and names what the disk may still hold: a start clears that before anything is served
-(ADR 0018).
+(ADR 0018). So a kill before the record says that the disk is clear costs what the namespace was
+given since: misses, and nothing from below the floor.
 """
 
 from __future__ import annotations
