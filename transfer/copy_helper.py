@@ -1,9 +1,8 @@
-"""A second thread that copies beside the caller's: one core alone does not use all the bandwidth
-that memory has.
+"""A second thread that copies a batch beside the caller, value by value: one core alone may not
+use all the bandwidth that memory has.
 
-A batch is shared value by value. Of one large value both threads copy pieces, and the caller sums
-them in order while they are still in cache. Where other processes want the cores, two threads wait
-for each other to be scheduled and for the interpreter's lock: then the caller copies alone.
+Where other threads want the cores, two wait for each other to be scheduled and for the
+interpreter's lock: then the caller copies alone.
 """
 
 from __future__ import annotations
@@ -14,17 +13,10 @@ import queue
 import threading
 from collections.abc import Callable
 
-from xxhash import xxh3_64
-
-from .copying import CHUNK_BYTES, Bytes, copy, copy_and_checksum, flat_pair
-
 logger = logging.getLogger(__name__)
 
-LEAST_VALUE_BYTES = 4 << 20
-"""Of one value for two threads: waking the other costs some 50 µs."""
 LEAST_BATCH_BYTES = 8 << 20
-PIECE_BYTES = 2 << 20
-"""Of one value. Smaller ones pass the interpreter's lock to and fro more often."""
+"""Waking the other costs some 50 µs."""
 
 
 def cores_are_free() -> bool:
@@ -58,29 +50,6 @@ class CopyHelper:
             self._busy.release()
         if shared.error is not None:
             raise shared.error
-
-    def copy(self, destination: memoryview, source: Bytes) -> None:
-        """As `transfer.copy`."""
-        if len(destination) < LEAST_VALUE_BYTES or not self._take():
-            copy(destination, source)
-            return
-        try:
-            value = _SplitValue(destination, source)
-            self._run_beside(value.copy, value.copy)
-            value.copy_missing()
-        finally:
-            self._busy.release()
-
-    def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
-        """As `transfer.copy_and_checksum`."""
-        if len(destination) < LEAST_VALUE_BYTES or not self._take():
-            return copy_and_checksum(destination, source)
-        try:
-            value = _SplitValue(destination, source)
-            self._run_beside(value.copy_and_sum, value.copy)
-            return value.finish()
-        finally:
-            self._busy.release()
 
     def close(self) -> None:
         """Returns when the work under way has ended. Idempotent."""
@@ -145,65 +114,3 @@ class _SharedBatch:
                 self._act(index)
         except BaseException as error:  # noqa: BLE001  # raised again by the caller
             self.error = self.error or error
-
-
-class _SplitValue:
-    """Pieces of one value that two threads take one by one."""
-
-    def __init__(self, destination: memoryview, source: Bytes) -> None:
-        self._target, self._origin = flat_pair(destination, source)
-        self._num_pieces = -(-len(self._target) // PIECE_BYTES)
-        self._indices = iter(range(self._num_pieces))
-        self._copied = bytearray(self._num_pieces)
-        self._hasher = xxh3_64()
-        self._num_summed = 0
-
-    def copy(self) -> None:
-        for index in self._indices:
-            self._copy(index)
-
-    def copy_and_sum(self) -> None:
-        """Ends when every piece is taken."""
-        while self._num_summed < self._num_pieces:
-            if self._copied[self._num_summed]:
-                self._sum_next()
-                continue
-            index = next(self._indices, None)
-            if index is None:
-                return
-            if index == self._num_summed:
-                self._copy_and_sum_next()
-            else:
-                self._copy(index)
-
-    def finish(self) -> int:
-        """Sums what the other thread has copied last; the xxh3-64 of the whole."""
-        self.copy_missing()
-        while self._num_summed < self._num_pieces:
-            self._sum_next()
-        return self._hasher.intdigest()
-
-    def copy_missing(self) -> None:
-        """Pieces that a thread took and failed to copy."""
-        for index, copied in enumerate(self._copied):
-            if not copied:
-                self._copy(index)
-
-    def _copy(self, index: int) -> None:
-        piece = slice(index * PIECE_BYTES, (index + 1) * PIECE_BYTES)
-        copy(self._target[piece], self._origin[piece])
-        self._copied[index] = 1
-
-    def _copy_and_sum_next(self) -> None:
-        start = self._num_summed * PIECE_BYTES
-        for begin in range(start, min(start + PIECE_BYTES, len(self._target)), CHUNK_BYTES):
-            chunk = slice(begin, min(begin + CHUNK_BYTES, start + PIECE_BYTES))
-            copy(self._target[chunk], self._origin[chunk])
-            self._hasher.update(self._target[chunk])
-        self._copied[self._num_summed] = 1
-        self._num_summed += 1
-
-    def _sum_next(self) -> None:
-        start = self._num_summed * PIECE_BYTES
-        self._hasher.update(self._target[start : start + PIECE_BYTES])
-        self._num_summed += 1

@@ -1,58 +1,124 @@
-"""Copies of every size and phase, checksummed over what arrived."""
+"""Copies of every size and phase, checksummed over what arrived; by Python alone, and by
+copying.c."""
 
 from __future__ import annotations
 
 import mmap
 import random
+import runpy
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from moontide.transfer import checksum, copy, copy_and_checksum
-from moontide.transfer.copying import CHUNK_BYTES, SMALL_BYTES, UNLOCKED_BYTES
+from moontide.transfer import checksum
+from moontide.transfer.copying import (
+    CHUNK_BYTES,
+    NATIVE_BYTES,
+    SMALL_BYTES,
+    UNLOCKED_BYTES,
+    Copying,
+)
+from moontide.transfer.native import LEAST_SUMMED_BYTES, NativeCopies, load
 
+ROOT = Path(__file__).parents[2]
+EDGES = (SMALL_BYTES, UNLOCKED_BYTES, NATIVE_BYTES, CHUNK_BYTES)
 SIZES = [0, 1, 63, 4096]
-SIZES += [edge + step for edge in (SMALL_BYTES, UNLOCKED_BYTES, CHUNK_BYTES) for step in (-1, 0, 1)]
+SIZES += [edge + step for edge in EDGES for step in (-1, 0, 1)]
 SIZES += [3 * CHUNK_BYTES + 17]
+KERNEL_SIZES = [241, 255, 256, 257, 319, 320, 321, 1023, 1024, 1025, 1088, 1089, 2048, 2049, 99999]
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> NativeCopies:
+    """Built from the source beside this test, not what an earlier install has left."""
+    library = tmp_path_factory.mktemp("native") / "copying.so"
+    build = runpy.run_path(str(ROOT / "hatch_build.py"))["build"]
+    failure = build(ROOT / "transfer" / "copying.c", library)
+    assert not failure
+    copies = load(library)
+    if copies is None:
+        pytest.skip("this processor has no AVX2")
+    return copies
+
+
+@pytest.fixture(params=["python", "native"])
+def copying(request: pytest.FixtureRequest) -> Copying:
+    return Copying(request.getfixturevalue("native") if request.param == "native" else None)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("phase", [0, 1, 16, 63, 64, 4095])
-def test_copy_moves_exactly_the_bytes(size: int, phase: int) -> None:
+def test_copy_moves_exactly_the_bytes(copying: Copying, size: int, phase: int) -> None:
     source = random.Random(size).randbytes(size)
     page = memoryview(mmap.mmap(-1, size + 3 * 4096))
     page[:] = b"\xaa" * len(page)
     target = page[phase : phase + size]
-    assert copy_and_checksum(target, source) == xxh3_64_intdigest(source)
+    assert copying.copy_and_checksum(target, source) == xxh3_64_intdigest(source)
     assert target == source
     assert page[phase + size] == 0xAA
     assert phase == 0 or page[phase - 1] == 0xAA
     target[:] = bytes(size)
-    copy(target, source)
+    copying.copy(target, source)
     assert target == source
+    assert page[phase + size] == 0xAA
 
 
-def test_copies_between_shifted_pages() -> None:
+@pytest.mark.parametrize("size", KERNEL_SIZES)
+@pytest.mark.parametrize("phase", [0, 1, 16, 32, 48])
+def test_one_pass_sums_as_xxhash_does(native: NativeCopies, size: int, phase: int) -> None:
+    """Every remainder of a block and of a stripe, every kind of store."""
+    assert size >= LEAST_SUMMED_BYTES
+    source = memoryview(random.Random(size).randbytes(size + 7))
+    page = memoryview(mmap.mmap(-1, size + 4096))
+    for start in (0, 7):
+        page[:] = b"\xaa" * len(page)
+        target, origin = page[phase : phase + size], source[start : start + size]
+        assert native.copy_and_checksum(target, origin) == xxh3_64_intdigest(origin)
+        assert target == origin
+        assert page[phase + size] == 0xAA
+        target[:] = bytes(size)
+        native.copy(target, origin)
+        assert target == origin
+        assert page[phase + size] == 0xAA
+
+
+def test_without_a_library_there_are_no_native_copies(tmp_path: Path) -> None:
+    assert load(tmp_path / "missing.so") is None
+    (tmp_path / "other.so").write_bytes(b"no library")
+    assert load(tmp_path / "other.so") is None
+
+
+def test_what_is_read_only_stays_as_it_is(copying: Copying) -> None:
+    for size in SIZES:
+        target = bytes(size)
+        with pytest.raises((ValueError, TypeError)):
+            copying.copy_and_checksum(memoryview(target), b"\x01" * size)
+        assert target == bytes(size)
+
+
+def test_copies_between_shifted_pages(copying: Copying) -> None:
     """The phase that memmove is slow at on some machines takes another path."""
     source = memoryview(mmap.mmap(-1, 1 << 20))
     target = memoryview(mmap.mmap(-1, 1 << 20))
     source[:] = random.Random(1).randbytes(1 << 20)
-    copy(target[16 : 16 + (200 << 10)], source[: 200 << 10])
+    copying.copy(target[16 : 16 + (200 << 10)], source[: 200 << 10])
     assert target[16 : 16 + (200 << 10)] == source[: 200 << 10]
 
 
-@pytest.mark.parametrize("function", [copy, copy_and_checksum])
-def test_sizes_must_be_equal(function: object) -> None:
+def test_sizes_must_be_equal(copying: Copying) -> None:
     with pytest.raises(ValueError, match="copy of 3 bytes into 4"):
-        function(memoryview(bytearray(4)), b"abc")  # type: ignore[operator]  # either of two
+        copying.copy(memoryview(bytearray(4)), b"abc")
+    with pytest.raises(ValueError, match="copy of 3 bytes into 4"):
+        copying.copy_and_checksum(memoryview(bytearray(4)), b"abc")
 
 
-def test_views_of_other_formats_are_copied_as_bytes() -> None:
+def test_views_of_other_formats_are_copied_as_bytes(copying: Copying) -> None:
     target = memoryview(bytearray(16))
-    copy(target.cast("Q"), memoryview(bytes(range(16))).cast("I"))
+    copying.copy(target.cast("Q"), memoryview(bytes(range(16))).cast("I"))
     assert target == bytes(range(16))
 
 
@@ -61,7 +127,7 @@ def test_checksum_is_the_published_xxh3() -> None:
     assert checksum(b"moontide") == xxh3_64_intdigest(b"moontide")
 
 
-def test_large_copies_release_the_interpreter() -> None:
+def test_large_copies_release_the_interpreter(copying: Copying) -> None:
     """While a thread copies and sums, this one goes on counting, though no thread is made to give
     way."""
     source, target = bytes(64 << 20), memoryview(bytearray(64 << 20))
@@ -69,7 +135,7 @@ def test_large_copies_release_the_interpreter() -> None:
 
     def work() -> None:
         started.set()
-        copy_and_checksum(target, source)
+        copying.copy_and_checksum(target, source)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(60.0)
