@@ -10,15 +10,10 @@ from click.testing import CliRunner, Result
 
 from moontide.kvstore.daemon.admin_command import admin
 
-from ...store_process import StartStore, StoreProcess
+from ...store_process import StoreProcess
 from .raw_client import local_client
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def daemon(module_store_daemon: StartStore) -> StoreProcess:
-    return module_store_daemon()
 
 
 @pytest.fixture

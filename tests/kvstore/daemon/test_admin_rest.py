@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from moontide.kvstore import wire
 
-from ...store_process import StartStore, StoreProcess
+from ...store_process import StoreProcess
 from .admin import Admin, wait_until
 from .raw_client import RawClient, entry_id, local_client
 from .test_protocol import KEYS, NAMESPACE, SHARD, open_namespace
@@ -38,16 +38,6 @@ ROUTES = [
     ("PATCH", "/v1/config"),
     ("GET", "/v1/events"),
 ]
-
-
-@pytest.fixture(scope="module")
-def daemon(module_store_daemon: StartStore) -> StoreProcess:
-    return module_store_daemon()
-
-
-@pytest.fixture
-def admin(daemon: StoreProcess) -> Admin:
-    return Admin(daemon.admin, daemon.token)
 
 
 @pytest.fixture

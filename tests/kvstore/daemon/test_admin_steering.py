@@ -24,11 +24,6 @@ def daemon(module_store_daemon: StartStore) -> StoreProcess:
 
 
 @pytest.fixture
-def admin(daemon: StoreProcess) -> Admin:
-    return Admin(daemon.admin, daemon.token)
-
-
-@pytest.fixture
 def client(daemon: StoreProcess, admin: Admin) -> Iterator[RawClient]:
     with local_client(daemon.socket) as opened:
         yield opened

@@ -35,11 +35,6 @@ def daemon(store_daemon: StartStore) -> StoreProcess:
     return store_daemon()
 
 
-@pytest.fixture
-def admin(daemon: StoreProcess) -> Admin:
-    return Admin(daemon.admin, daemon.token)
-
-
 def make_value(key: str, size: int) -> bytes:
     """Bytes that tell their key, size and, every 256 of them, their offset."""
     parts = [f"{key}:{size}:{offset};".ljust(256, "-") for offset in range(0, size, 256)]

@@ -39,7 +39,7 @@ def hits(store: BlockStore, tokens: list[int] = TOKENS) -> int:
 
 
 def disk_is_known_clear(node: StoreProcess) -> bool:
-    """No start will clear it of what lies below a floor: until then, a kill costs what came since."""
+    """No start will clear it of what lies below a floor; before, a kill costs what came since."""
     record = json.loads((node.data_dir / "floors.json").read_bytes())
     return not record["on_disk"]
 

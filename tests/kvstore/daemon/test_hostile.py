@@ -37,11 +37,6 @@ def daemon(module_store_daemon: StartStore) -> StoreProcess:
     return module_store_daemon("--stall-seconds", "1", "--max-clients", "64")
 
 
-@pytest.fixture
-def admin(daemon: StoreProcess) -> Admin:
-    return Admin(daemon.admin, daemon.token)
-
-
 @pytest.fixture(autouse=True)
 def _empty_afterwards(admin: Admin) -> Iterator[None]:
     yield

@@ -40,11 +40,6 @@ def daemon(module_store_daemon: StartStore) -> StoreProcess:
     )
 
 
-@pytest.fixture
-def admin(daemon: StoreProcess) -> Admin:
-    return Admin(daemon.admin, daemon.token)
-
-
 @pytest.fixture(autouse=True)
 def _nothing_stays(admin: Admin) -> Iterator[None]:
     yield

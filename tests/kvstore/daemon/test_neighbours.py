@@ -32,11 +32,6 @@ def daemon(module_store_daemon: StartStore) -> StoreProcess:
     return module_store_daemon("--stall-seconds", "30")
 
 
-@pytest.fixture
-def admin(daemon: StoreProcess) -> Admin:
-    return Admin(daemon.admin, daemon.token)
-
-
 def stop_at(step: Step, socket: Path, told: Connection) -> None:
     """Runs in a process of its own: gets as far as `step` and says so; the rest is up to others."""
     client = local_client(socket, newest_version=2)

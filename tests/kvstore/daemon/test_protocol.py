@@ -41,16 +41,6 @@ LAYER_BYTES = NAMESPACE.layout.layer_bytes(SHARD, 4)
 KEYS = block_keys(NAMESPACE, range(8))
 
 
-@pytest.fixture(scope="module")
-def daemon(module_store_daemon: StartStore) -> StoreProcess:
-    return module_store_daemon()
-
-
-@pytest.fixture
-def admin(daemon: StoreProcess) -> Admin:
-    return Admin(daemon.admin, daemon.token)
-
-
 @pytest.fixture(autouse=True)
 def _empty_afterwards(admin: Admin) -> Iterator[None]:
     yield

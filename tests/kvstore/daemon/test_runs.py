@@ -15,22 +15,12 @@ from moontide.kvstore import wire
 from moontide.kvstore.slots import BEAT_SECONDS, HEARTBEAT, SlotReader
 from moontide.kvstore.types import PutStatus, ReserveStatus
 
-from ...store_process import StartStore, StoreProcess
+from ...store_process import StoreProcess
 from .admin import Admin, wait_until
 from .raw_client import RawClient, entry_id, local_client, map_whole, remote_client
 
 VALUE = b"v" * 1024
 RUN_BYTES = 64 << 10
-
-
-@pytest.fixture(scope="module")
-def daemon(module_store_daemon: StartStore) -> StoreProcess:
-    return module_store_daemon()
-
-
-@pytest.fixture
-def admin(daemon: StoreProcess) -> Admin:
-    return Admin(daemon.admin, daemon.token)
 
 
 @pytest.fixture(autouse=True)

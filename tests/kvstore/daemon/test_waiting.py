@@ -11,7 +11,7 @@ import pytest
 
 from moontide.kvstore import wire
 
-from ...store_process import StartStore, StoreProcess
+from ...store_process import StoreProcess
 from .admin import Admin, wait_until
 from .raw_client import RawClient, local_client
 from .test_protocol import KEYS, SHARD, open_namespace
@@ -19,11 +19,6 @@ from .test_protocol import KEYS, SHARD, open_namespace
 COVERAGE = [SHARD.pack()]
 NUM_LAYERS = 2
 Places = tuple[list[int], list[int]]
-
-
-@pytest.fixture(scope="module")
-def daemon(module_store_daemon: StartStore) -> StoreProcess:
-    return module_store_daemon()
 
 
 @pytest.fixture
