@@ -34,6 +34,10 @@ _BEAT_MILLISECONDS = BEAT_SECONDS * 1e3
 _COMMITTED = pack_head(0, 1, SlotState.COMMITTED)
 
 
+Span = tuple[int, int, int, int]
+"""Where a value lies: segment, first byte, size, checksum."""
+
+
 class Spans(NamedTuple):
     """Where values lie in a segment."""
 
@@ -159,6 +163,13 @@ class Locations:
                     recent[entry] = place
             places.append(place)
         return places
+
+    def learn_one(self, entry: EntryId, slot: int, generation: int, span: Span) -> None:
+        """What was just stored."""
+        self._make_room(1)
+        segment, start, size, checksum = span
+        head = generation << 32 | _COMMITTED
+        self._recent[entry] = (slot * WORDS, head, segment, start, start + size, checksum)
 
     def learn_run(
         self,

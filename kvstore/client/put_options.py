@@ -19,10 +19,17 @@ class PutOptions:
     replicas: int = 1
 
 
+_USUAL = {each: PutOptions(each) for each in get_args(IfExists)}
+
+
 def put_options(
     if_exists: IfExists, ttl_s: float | None, *, soft_pin: bool, replicas: int
 ) -> PutOptions:
     """Raises InvalidRequest on a value outside its bounds."""
+    if ttl_s is None and soft_pin is False and replicas == 1 and type(if_exists) is str:
+        usual = _USUAL.get(if_exists)
+        if usual is not None:
+            return usual
     if if_exists not in get_args(IfExists):
         raise InvalidRequest(
             f"if_exists is {if_exists!r}; give one of {', '.join(get_args(IfExists))}"

@@ -7,6 +7,7 @@ goes wrong before, the run is given up and its space comes back.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections import deque
 from collections.abc import Sequence
@@ -32,11 +33,13 @@ from .locations import Spans
 from .put_options import PutOptions
 from .runs import Run, Runs
 from .spaces import Space
+from .targets import SMALL_VALUE_BYTES
 
 COMMIT_BYTES = 16 << 20
 """Values of one CommitRun, unless a single one is larger."""
 MAX_AHEAD = 1
 """CommitRuns unanswered while the next values are copied."""
+_PACK_U64 = struct.Struct("<Q").pack
 _LINE_MASK = CACHE_LINE_BYTES - 1
 _PADDING = [bytes(-count & _LINE_MASK) for count in range(CACHE_LINE_BYTES)]
 """By the size of a value, modulo cache lines."""
@@ -140,6 +143,66 @@ class RunWriter:
                 _let_go(posted)
         return results
 
+    def put_one(
+        self, entry: EntryId, value: Bytes, options: PutOptions, deadline: Deadline
+    ) -> PutResult | None:
+        """As `put`, without what only a batch needs: one exchange, and the run is this thread's
+        until it is answered. None: there is no run."""
+        occupied = _occupied(len(value))
+        wanted = max(self._link.open(deadline).run_bytes, occupied)
+        while (run := self.runs.take(occupied, wanted, deadline)) is not None:
+            try:
+                return self._put_in(run, entry, value, options, deadline)
+            except (SegmentTaken, OwnerLost):
+                deadline.check("put")
+        return None
+
+    def _put_in(
+        self, run: Run, entry: EntryId, value: Bytes, options: PutOptions, deadline: Deadline
+    ) -> PutResult:
+        """The run is given back, or given up when anything goes wrong."""
+        space, attachment, size = run.space, run.attachment, len(value)
+        begin = run.front if size < PAGE_BYTES else align_up(run.front, PAGE_BYTES)
+        start = space.offset + begin
+        held = False
+        try:
+            place = [(space.slot, space.generation)]
+            memory = self._memory.hold(attachment, space.segment, place, deadline)
+            held = True
+            self._writes.begin(run.connection)  # until its end no request may be made
+            try:
+                checksum = self._copies.copy(memory[start : start + size], value)
+            finally:
+                self._writes.end(run.connection)
+            message = wire.CommitRun(
+                space.slot,
+                space.generation,
+                [entry],
+                _PACK_U64(begin),
+                _PACK_U64(size),
+                _PACK_U64(checksum),
+                options.if_exists,
+                options.ttl_s,
+                options.soft_pin,
+                options.replicas,
+            )
+            answer = self._link.act_on(run.connection, message, deadline)
+        except BaseException:
+            self.runs.give_up(run)
+            raise
+        finally:
+            if held:
+                attachment.let_go(space.segment)
+        run.front = begin + _occupied(size)
+        self.runs.give_back(run)
+        reply = _run_reply(answer.reply, 1)
+        slot = int.from_bytes(reply.slots, "little")
+        if slot and options.ttl_s is None and attachment.locations is not None:
+            generation = int.from_bytes(reply.generations, "little")
+            span = (space.segment, start, size, checksum)
+            attachment.locations.learn_one(entry, slot, generation, span)
+        return _result(reply.statuses[0], reply.reason)
+
     def _post(
         self, batch: Batch, wanted: int, options: PutOptions, deadline: Deadline
     ) -> _Posted | None:
@@ -192,6 +255,14 @@ class RunWriter:
             joined = b"".join(chain.from_iterable(zip(values, padding, strict=True)))
             copy(target[: len(joined)], joined)
             return sums
+        if max(sizes) < SMALL_VALUE_BYTES:
+            places = [
+                target[start : start + size]
+                for start, size in zip(offsets[:-1], sizes, strict=True)
+            ]
+            for place, value in zip(places, values, strict=True):
+                place[:] = value
+            return self._copies.sums(places)
         sums = [0] * len(values)
 
         def fill(index: int) -> None:
@@ -203,10 +274,9 @@ class RunWriter:
 
     def _collect(self, posted: _Posted, options: PutOptions, deadline: Deadline) -> list[PutResult]:
         run, batch = posted.run, posted.batch
-        reply = self._link.collect(run.connection, posted.request_id, deadline)
         count = len(batch)
-        if not isinstance(reply, wire.RunReply) or len(reply.statuses) != count:
-            raise StoreUnavailable(f"the store answered {count} entries with {reply!r:.100}")
+        answer = self._link.collect(run.connection, posted.request_id, deadline)
+        reply = _run_reply(answer, count)
         if options.ttl_s is None and run.attachment.locations is not None:
             run.attachment.locations.learn_run(
                 batch.entries,
@@ -221,7 +291,7 @@ class RunWriter:
             )
         if not any(reply.statuses):
             return [_STORED] * count
-        return [_RESULTS.get(status) or _failed(status, reply.reason) for status in reply.statuses]
+        return [_result(status, reply.reason) for status in reply.statuses]
 
 
 def _parts(entries: Sequence[EntryId], values: Sequence[Bytes], most_bytes: int) -> list[Batch]:
@@ -276,5 +346,18 @@ def _let_go(posted: _Posted) -> None:
     posted.run.attachment.let_go(posted.run.space.segment)
 
 
-def _failed(status: int, reason: str) -> PutResult:
-    return PutResult(PutStatus(status), reason)
+def _occupied(size: int) -> int:
+    """Bytes of a run that a value of `size` takes, alignment at its end included."""
+    return (
+        align_up(size, PAGE_BYTES) if size >= PAGE_BYTES else align_up(size or 1, CACHE_LINE_BYTES)
+    )
+
+
+def _run_reply(reply: wire.Reply, count: int) -> wire.RunReply:
+    if not isinstance(reply, wire.RunReply) or len(reply.statuses) != count:
+        raise StoreUnavailable(f"the store answered {count} entries with {reply!r:.100}")
+    return reply
+
+
+def _result(status: int, reason: str) -> PutResult:
+    return _RESULTS.get(status) or PutResult(PutStatus(status), reason)

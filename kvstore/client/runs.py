@@ -107,6 +107,11 @@ class Runs:
         """The last used one that has room. Those of ended connections have ended with them."""
         connection = self._link.connection
         with self._lock:
+            if not self._idle:
+                return None
+            last = self._idle[-1]
+            if last.connection == connection and last.room >= least:
+                return self._idle.pop()
             self._idle = [run for run in self._idle if run.connection == connection]
             for index in reversed(range(len(self._idle))):
                 if self._idle[index].room >= least:

@@ -138,14 +138,11 @@ class StoreClient:
         (EXISTS), `replace` replaces it, `error` raises Conflict. FULL means retry later.
         `replicas`: complete copies on as many nodes, of which the cluster must have enough; FULL
         also when there could not be so many yet: what was stored stays."""
-        (result,) = self.put_many(
-            [(key, data)],
-            if_exists=if_exists,
-            ttl_s=ttl_s,
-            soft_pin=soft_pin,
-            replicas=replicas,
-            timeout_s=timeout_s,
-        )
+        deadline = self._begin(timeout_s)
+        options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
+        entry = string_entry_id(key)
+        value = data if type(data) is bytes else readable_bytes(data)
+        result = self._writer.put_one(entry, value, options, deadline)
         if if_exists == "error" and result.status is PutStatus.EXISTS:
             raise Conflict(
                 f"key {key!r} exists already; remove it first or put with if_exists='replace'"

@@ -43,6 +43,21 @@ class Writer:
         self._reserved = ReservedWriter(link, memory, writes, copies, helper)
         self.runs = self._by_run.runs
 
+    def put_one(
+        self, entry: EntryId, value: Bytes, options: PutOptions, deadline: Deadline
+    ) -> PutResult:
+        """As `put`."""
+        attachment, size = self._link.open(deadline), len(value)
+        if (
+            attachment.run_bytes
+            and size < LEAST_RESERVED_BYTES
+            and size <= attachment.max_entry_bytes
+        ):
+            result = self._by_run.put_one(entry, value, options, deadline)
+            if result is not None:
+                return result
+        return self.put([entry], [value], options, deadline)[0]
+
     def put(
         self,
         entries: Sequence[EntryId],

@@ -152,6 +152,8 @@ class Attachment:
             granted = self._granted.get(segment)
             if granted is not None:
                 granted.holders -= 1
+                if not granted.revoked:
+                    return
         self._release_if_idle(segment)
 
     def revoke(self, segment: int) -> None:

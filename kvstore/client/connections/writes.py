@@ -4,7 +4,6 @@ none of an earlier one is."""
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,7 +18,7 @@ class RunningWrites:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._running: Counter[int] = Counter()
+        self._running: dict[int, int] = {}
         self._live: set[int] = set()
 
     def begin_connection(self, connection: int) -> None:
@@ -46,13 +45,14 @@ class RunningWrites:
         with self._changed:
             if connection not in self._live:
                 raise OwnerLost("the connection that reserved the space is gone; try again")
-            self._running[connection] += 1
+            self._running[connection] = self._running.get(connection, 0) + 1
 
     def end(self, connection: int) -> None:
         with self._changed:
-            self._running[connection] -= 1
-            if not self._running[connection]:
-                del self._running[connection]
+            running = self._running.pop(connection) - 1
+            if running:
+                self._running[connection] = running
+            elif connection not in self._live:  # others are not waited for
                 self._changed.notify_all()
 
     def wait_quiesced(self, deadline: Deadline) -> None:
