@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from tests.kvstore.nvme_v1 import FLAGS, NAMESPACE, REMOVED, STRINGS, TOKENS, layer_of  # noqa: E402 - the path first
+from tests.kvstore.upgrade.nvme_v1 import FLAGS, NAMESPACE, REMOVED, STRINGS, TOKENS, layer_of  # noqa: E402 - the path first
 from tests.store_process import store_processes  # noqa: E402 - the path first
 
 from moontide.kvstore import connect  # noqa: E402 - the path first

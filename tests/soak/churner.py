@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.kvstore.client.helpers import block_bytes
-from tests.model.values import value_of, version_of
+from tests.kvstore.model.values import value_of, version_of
 
 from moontide.kvstore import (
     Group,

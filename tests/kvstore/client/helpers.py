@@ -34,6 +34,7 @@ from moontide.transfer import Mapping
 from moontide.transfer.types import Instance
 
 from ...store_process import StoreProcess
+from ..model import values
 
 SECONDS = 10.0
 TOKENS = range(100)  # six full blocks of 16
@@ -43,6 +44,15 @@ NAMESPACE = Namespace(weights_id="w", layout=LAYOUT, tokenizer_digest="t", block
 
 def address(daemon: StoreProcess, transport: str = "unix") -> str:
     return f"unix:{daemon.socket}" if transport == "unix" else f"tcp://{daemon.listen}"
+
+
+def value_of(key: str, size: int, version: int) -> bytes:
+    """Of a key that is a letter and a number."""
+    return values.value_of(int(key[1:]), version, size)
+
+
+def is_value_of(key: str, data: bytes) -> bool:
+    return values.version_of(int(key[1:]), data) is not None
 
 
 @contextlib.contextmanager

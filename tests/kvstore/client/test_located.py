@@ -20,8 +20,16 @@ from moontide.kvstore import (
 from moontide.kvstore.client import locations
 
 from ...store_process import StartStore, StoreProcess
-from .helpers import NAMESPACE, SECONDS, client_of, fork, wait_until, wait_until_asked
-from .test_random_mix import is_value_of, value_of
+from .helpers import (
+    NAMESPACE,
+    SECONDS,
+    client_of,
+    fork,
+    is_value_of,
+    value_of,
+    wait_until,
+    wait_until_asked,
+)
 
 SIZES = [0, 1, 100, 4095, 4096, 70_000, 1 << 20]
 

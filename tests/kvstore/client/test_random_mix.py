@@ -10,22 +10,21 @@ import pytest
 
 from moontide.kvstore import BlockStore, OutOfSpace, PutStatus, StoreClient, StoreError, connect
 
-from ...model import values
 from ...store_process import StartStore
-from .helpers import NAMESPACE, SECONDS, address, block_bytes, client_of, wait_until
+from .helpers import (
+    NAMESPACE,
+    SECONDS,
+    address,
+    block_bytes,
+    client_of,
+    is_value_of,
+    value_of,
+    wait_until,
+)
 
 SIZES = [0, 1, 64, 1000, 4096, 20_000, 70_000, 300_000]
 NUM_KEYS = 120
 NUM_PROMPTS = 12
-
-
-def value_of(key: str, size: int, version: int) -> bytes:
-    """Of a key that is a letter and a number."""
-    return values.value_of(int(key[1:]), version, size)
-
-
-def is_value_of(key: str, data: bytes) -> bool:
-    return values.version_of(int(key[1:]), data) is not None
 
 
 class Mixer:

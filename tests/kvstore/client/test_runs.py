@@ -12,8 +12,7 @@ from moontide.kvstore import InvalidRequest, PutResult, PutStatus, StoreClient, 
 
 from ...store_process import StartStore, StoreProcess
 from ..daemon.admin import Admin
-from .helpers import SECONDS, Scribbler, address, client_of, wait_until
-from .test_random_mix import value_of
+from .helpers import SECONDS, Scribbler, address, client_of, value_of, wait_until
 
 SIZES = [100, 4096, 0, 64, 5000, 63, 4095, 1, 1 << 20, 65, 8192, 4097]
 

@@ -15,12 +15,12 @@ import xxhash
 from moontide.kvstore import PutStatus, StoreClient, connect
 from moontide.transfer.types import boot_id
 
-from ..store_process import StartStore, StoreProcess
+from ...store_process import StartStore, StoreProcess
+from ..client.helpers import NAMESPACE, SECONDS, TOKENS, check_prompt, write_prompt
+from ..daemon.admin import Admin, wait_until
 from . import version_one
-from .client.helpers import NAMESPACE, SECONDS, TOKENS, check_prompt, write_prompt
-from .daemon.admin import Admin, wait_until
 
-VECTORS = Path(__file__).parent.parent / "data" / "wire_v1_vectors.json"
+VECTORS = Path(__file__).parents[2] / "data" / "wire_v1_vectors.json"
 CASES = json.loads(VECTORS.read_text())["cases"]
 SIZES = [0, 1, 64, 4095, 4096, 70_000, 1 << 20]
 KINDS = (*version_one.Request.__args__, *version_one.Reply.__args__)

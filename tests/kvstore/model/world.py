@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 
 from moontide.kvstore import BlockStore, PrefixHit, StoreClient, StoreHandle, View, connect
 
-from ..kvstore.client.helpers import wait_until
-from ..kvstore.daemon.admin import Admin
-from ..store_process import store_processes
+from ...store_process import store_processes
+from ..client.helpers import wait_until
+from ..daemon.admin import Admin
 from .expected import Blocks, Moment, Strings
 from .puppet import NAMESPACE, Puppet
 from .values import value_of

@@ -10,11 +10,11 @@ import pytest
 
 from moontide.kvstore import connect
 
-from ..store_process import StartStore, StoreProcess
-from .daemon.admin import Admin
+from ...store_process import StartStore, StoreProcess
+from ..daemon.admin import Admin
 from .nvme_v1 import FLAGS, NAMESPACE, REMOVED, STRINGS, TOKENS, layer_of
 
-WRITTEN = Path(__file__).parent.parent / "data" / "nvme_v1.tar.xz"
+WRITTEN = Path(__file__).parents[2] / "data" / "nvme_v1.tar.xz"
 
 
 def start_on_old_disk(start: StartStore, *, without: str | None = None) -> StoreProcess:

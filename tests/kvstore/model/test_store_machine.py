@@ -30,7 +30,7 @@ from moontide.kvstore import (
     ViewExpired,
 )
 
-from ..kvstore.client.helpers import block_bytes, buffers_for, result_of, wait_until
+from ..client.helpers import block_bytes, buffers_for, result_of, wait_until
 from .expected import Moment
 from .puppet import NAMESPACE, Puppet
 from .world import SECONDS, World
