@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from .codec import Codec
@@ -12,14 +13,19 @@ from .counters import WriterCounters
 from .doubts import Doubts
 from .index import CHUNK_RECORDS, NvmeIndex, Remove
 from .log import Log
-from .log_writer import ClearedItem, Item, RemovedItem, StoredItem
+from .log_writer import ClearedItem, Item, RemovedItem, Staged, StoredItem
 from .operations import Clear, Drop, Flush, Operation, Outcome, Write
 from .records import EntryRecord
+from .region import Region
+from .sealer import Sealer
 from .space import Space
 from .storage import DISK_ERRORS
 from .types import NvmeEntry
 
 _log = logging.getLogger(__name__)
+Report = Callable[[Outcome], None]
+Seal = Callable[[], tuple[list[EntryRecord], list[EntryRecord]]]
+"""Makes a batch durable: what is now stored, and what was removed."""
 STRINGS = ""
 """Namespace of string entries. They are no chain: what leaves is told one by one."""
 
@@ -54,10 +60,13 @@ class Committer:
         self._doubts = doubts
         self._publish = publish
         self._counters = counters
+        self._sealer = Sealer()
         self._all_well = True  # since the last flush
 
     def run(self, operations: Sequence[Operation], outcome: Outcome) -> None:
-        """Carries the operations out in order and notes in `outcome` what came of them."""
+        """Carries the operations out in order and notes in `outcome` what came of them, after all
+        that `write` has begun."""
+        self.drain()
         for group in _groups(operations):
             if isinstance(group, Clear):
                 outcome.results.append((group, self._clear(group.namespace)))
@@ -71,12 +80,105 @@ class Committer:
 
     def tidy(self, outcome: Outcome) -> None:
         """Once in a while: slots of dead readers, what a failed eviction left in the index."""
+        self.drain()
         try:
             self._index.check_readers()
             self._space.purge()
         except DISK_ERRORS as error:
             self._note("tidy", error)
         self._keep_limits(outcome)
+
+    def write(self, writes: Sequence[Write], report: Report) -> None:
+        """As `run`, for writes alone, but the last batch of them may not be durable on return:
+        `report` gets an outcome for each batch, from this thread or the sealer's."""
+        if self._sealer.has_failed:
+            self.drain()
+        if self._is_near_limits(2 * len(writes)):  # those before may not be in the index yet
+            outcome = Outcome()
+            self.run(writes, outcome)
+            report(outcome)
+            return
+        left = {id(write): write for write in writes}
+        try:
+            steps = self._steps(writes, set())
+            while steps:
+                batch = steps[: self._room_ahead([step.item for step in steps[:CHUNK_RECORDS]])]
+                self._write_ahead(batch, report)
+                del steps[: len(batch)]
+                for step in batch:
+                    left.pop(id(step.operation))
+        except DISK_ERRORS as error:
+            self.drain()
+            self._start_anew()
+            self._note("write", error)
+            self._doubts.raise_for([write.write.entry for write in left.values()])
+        finally:
+            if left:  # too large ones, too
+                self.drain()
+                self._counters.failed_writes += len(left)
+                self._all_well = False
+                report(Outcome([(write, False) for write in left.values()]))
+
+    def drain(self) -> None:
+        """Waits until all that `write` has begun is over."""
+        if not self._sealer.drain():
+            self._start_anew()
+
+    def close(self) -> None:
+        self.drain()
+        self._sealer.close()
+
+    def _room_ahead(self, items: Sequence[Item]) -> int:
+        """As `Space.make_room`, without waiting where it can be."""
+        count = self._space.fitting(items)
+        if count:
+            return count
+        former = self._space.switch()
+        if former is None or not self._sealer.give(partial(self._finish_region, former)):
+            self.drain()
+        return self._space.make_room(items)
+
+    def _finish_region(self, region: Region) -> bool:
+        self._space.finish(region)
+        return True
+
+    def _write_ahead(self, batch: Sequence[_Step], report: Report) -> None:
+        """Writes the extents while the batch before is being sealed, then leaves this one to the
+        sealer; anew, and without it, where that batch has failed."""
+        staged = self._log.stage([step.item for step in batch])
+        if self._sealer.give(partial(self._seal_ahead, batch, staged, report)):
+            return
+        self.drain()
+        outcome = Outcome()
+        self._store_and_drop([step.operation for step in batch], outcome)
+        outcome.next_sequence = self._log.next_sequence
+        report(outcome)
+
+    def _seal_ahead(self, batch: Sequence[_Step], staged: Staged, report: Report) -> bool:
+        """On the sealer's thread."""
+        outcome = Outcome()
+        is_good = False
+        try:
+            is_good = self._seal(batch, partial(self._log.seal, staged), outcome)
+        finally:
+            outcome.results += [(step.operation, is_good) for step in batch]
+            outcome.next_sequence = self._log.next_sequence
+            if not is_good:
+                self._all_well = False
+                self._counters.failed_writes += len(batch)
+            report(outcome)
+        return is_good
+
+    def _is_near_limits(self, records: int) -> bool:
+        try:
+            return self._space.is_near_limits(records)
+        except DISK_ERRORS:
+            return True
+
+    def _start_anew(self) -> None:
+        """A batch has failed: its region takes no other."""
+        self._log.forget_staged()
+        self._space.seal()
 
     def _store_and_drop(self, group: Sequence[Write | Drop], outcome: Outcome) -> None:
         failed: set[int] = set()
@@ -105,9 +207,13 @@ class Committer:
                 self._counters.failed_writes += isinstance(operation, Write)
 
     def _commit(self, batch: Sequence[_Step], outcome: Outcome) -> bool:
+        items = [step.item for step in batch]
+        return self._seal(batch, partial(self._log.commit, items), outcome)
+
+    def _seal(self, batch: Sequence[_Step], seal: Seal, outcome: Outcome) -> bool:
         entries = [step.entry for step in batch]
         try:
-            stored, removed = self._log.commit([step.item for step in batch])
+            stored, removed = seal()
         except DISK_ERRORS as error:
             self._note("commit", error)
             self._doubts.raise_for(entries)

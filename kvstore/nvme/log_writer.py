@@ -1,4 +1,5 @@
-"""Appends batches to a region: the extents first, then the header, then one sync."""
+"""Appends batches to a region: the extents first, then the header, then one sync. The
+extents of the next batch may be written before the header of the one ahead of it."""
 
 from __future__ import annotations
 
@@ -127,9 +128,14 @@ class ClearedItem:
         return self._body
 
 
-class Appended(NamedTuple):
-    records: Sequence[LogRecord]
+class Staged(NamedTuple):
+    """A batch whose extents are written, and that no header tells of yet."""
+
+    region: Region
+    sequence: int
+    offset: int
     num_bytes: int
+    records: Sequence[LogRecord]
 
 
 def batch_bytes(items: Sequence[Item]) -> int:
@@ -150,23 +156,32 @@ def fitting(items: Sequence[Item], room: int) -> int:
     return len(items)
 
 
-def append_batch(region: Region, items: Sequence[Item], sequence: int, stage: Stage) -> Appended:
-    """Writes a batch at the region's end and makes it durable. It fits (`batch_bytes`). Raises one
-    of DISK_ERRORS: then the region's end has not moved, and nothing may be appended to it again."""
+def stage_batch(region: Region, items: Sequence[Item], sequence: int, stage: Stage) -> Staged:
+    """Writes the extents of a batch at the region's tip. It fits (`batch_bytes`). Raises one of
+    DISK_ERRORS: then nothing may be appended to the region again."""
+    offset = region.tip
     header_bytes = batch_header_bytes(len(items), sum(item.body_bytes for item in items))
-    stage.begin(region.file, region.end + header_bytes)
+    stage.begin(region.file, offset + header_bytes)
     records = []
     for index, item in enumerate(items):
-        place = Place(region.id, region.num_records + index, stage.end, sequence)
+        place = Place(region.id, region.next_ordinal + index, stage.end, sequence)
         records.append(LogRecord(item.kind, item.append(place, stage)))
-    num_bytes = stage.finish() - region.end
+    region.tip = stage.finish()
+    region.next_ordinal += len(items)
+    return Staged(region, sequence, offset, region.tip - offset, records)
+
+
+def seal_batch(staged: Staged) -> None:
+    """Makes a batch durable; all before it in the region are. Raises one of DISK_ERRORS: then the
+    region's end has not moved, and nothing may be appended to it again."""
+    region = staged.region
+    assert region.end == staged.offset
     header = encode_batch_header(
-        BatchHeader(sequence, region.end, num_bytes, records), region.nonce
+        BatchHeader(staged.sequence, staged.offset, staged.num_bytes, staged.records), region.nonce
     )
-    buffer = aligned_buffer(header_bytes)
+    buffer = aligned_buffer(len(header))
     buffer[:] = header
     region.file.write_from([buffer], region.end)
     region.file.sync()
-    region.end += num_bytes
-    region.grow(region.num_records + len(items))
-    return Appended(records, num_bytes)
+    region.end += staged.num_bytes
+    region.grow(region.num_records + len(staged.records))

@@ -160,8 +160,7 @@ class _Replay:
         self._position = Position(region.id, end, self.sequence)
         self._apply(self._position if self._lost is None else None)
         if end < region.end:
-            region.file.truncate(end)
-            region.end = end
+            region.cut(end)
 
     def _take(self, batch: BatchHeader) -> None:
         self.sequence = max(self.sequence, batch.sequence + 1)

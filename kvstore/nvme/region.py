@@ -30,16 +30,17 @@ _MAX_HEADER_BYTES = 64 << 20
 
 
 class Region:
-    """`end` is where the next batch goes (bytes), `num_records` the ordinal of its first record.
-    The writer changes them; `use` and `retire` may be called by any thread."""
+    """Durable batches end at `end` (bytes) and hold `num_records`. The next batch goes to `tip`,
+    its first record is number `next_ordinal`: what lies between is not durable yet. `use` and
+    `retire` may be called by any thread."""
 
     def __init__(self, header: RegionHeader, file: RegionFile, *, end: int = PAGE_BYTES) -> None:
         self.id = header.region
         self.tier = header.tier
         self.nonce = header.nonce
         self.file = file
-        self.end = end
-        self.num_records = 0
+        self.end = self.tip = end
+        self.num_records = self.next_ordinal = 0
         self._hot = bytearray()  # one byte a record: touched since written
         self._lock = threading.Lock()
         self._users = 0
@@ -130,6 +131,11 @@ class Region:
         """Marks a record as hot, unless it is of a past life of the process."""
         if ordinal < len(self._hot):
             self._hot[ordinal] = 1
+
+    def cut(self, end: int) -> None:
+        """What lies behind `end` goes. Raises one of DISK_ERRORS."""
+        self.file.truncate(end)
+        self.end = self.tip = end
 
     def grow(self, num_records: int) -> None:
         self.num_records = num_records

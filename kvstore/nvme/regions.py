@@ -32,7 +32,7 @@ SET_ASIDE_DIRECTORY = "set-aside"
 class Regions:
     """The region files of a directory. `live` maps ids to regions, oldest first; a region that is
     not in it is gone, whatever the index still says. Only the writer's thread changes anything
-    once the tier is open."""
+    once the tier is open, `finish` aside."""
 
     def __init__(self, settings: NvmeSettings, storage: Storage, identity: Identity) -> None:
         self._settings = settings
@@ -139,13 +139,16 @@ class Regions:
     def seal(self) -> None:
         """Ends the active region: it is cut to what was written. One without a batch goes."""
         region, self.active = self.active, None
-        if region is None:
-            return
+        if region is not None:
+            self.finish(region)
+
+    def finish(self, region: Region) -> None:
+        """As `seal`, for one that is not the active one any more. Any thread."""
         if region.num_records == 0:
             self.remove(region)
             return
         with contextlib.suppress(*DISK_ERRORS):  # then it stays longer than it need be
-            region.file.truncate(region.end)
+            region.cut(region.end)
 
     def oldest(self) -> Region | None:
         """The region that is evicted next; never the active one."""
@@ -206,7 +209,7 @@ class Regions:
         """On disk: regions (the active one is reserved whole), index, files set aside."""
         total = index_bytes + self._set_aside_bytes + self.spare_bytes
         for region in list(self.live.values()):
-            total += self._settings.region_size if region is self.active else region.end
+            total += self._settings.region_size if region is self.active else region.tip
         return total
 
     def excess_bytes(self, index_bytes: int, *, wanted: int) -> int:

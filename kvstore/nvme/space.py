@@ -27,6 +27,8 @@ from .storage import DISK_ERRORS
 
 _log = logging.getLogger(__name__)
 MAX_INDEX_RATIO = 0.8
+NEAR_INDEX_RATIO = 0.75
+_MARGIN_BYTES = 256 << 10
 _COPY_BYTES = 8 << 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -56,14 +58,53 @@ class Space:
     def can_ever_fit(self, item: Item) -> bool:
         return batch_bytes([item]) <= self._settings.region_size - PAGE_BYTES
 
+    def fitting(self, items: Sequence[Item]) -> int:
+        """How many of the leading items fit into the active region."""
+        active = self._regions.active
+        if active is None:
+            return 0
+        most = min(CHUNK_RECORDS, max(0, self._settings.region_records - active.next_ordinal))
+        return fitting(items[:most], self._settings.region_size - active.tip)
+
     def make_room(self, items: Sequence[Item]) -> int:
-        """How many of the leading items fit into the active region: at least one, which must be
-        able to (`can_ever_fit`)."""
-        count = self._fitting(items)
+        """As `fitting`: at least one, which must be able to (`can_ever_fit`)."""
+        count = self.fitting(items)
         if count == 0:
             self._next_region(batch_bytes(items[:1]))
-            count = self._fitting(items)
+            count = self.fitting(items)
         return count
+
+    def switch(self) -> Region | None:
+        """Opens the next region while batches of the active one are under way, and returns that: it
+        is to be finished after them. None: something has to go first (`make_room`)."""
+        former, size = self._regions.active, self._settings.region_size
+        if former is None or self._lacks_room_for(2 * size + self._index_growth()):
+            return None
+        try:
+            self._regions.create()
+        except DISK_ERRORS as error:
+            self._counters.disk_errors += 1
+            _log.warning("nvme_switch_failed region=%d reason=%s", former.id, error)
+            return None
+        self._index_bytes = self._index.file_bytes()
+        return former
+
+    def is_near_limits(self, records: int) -> bool:
+        """Whether `records` more may pass a limit other than the capacity of regions."""
+        index = self._index
+        return (
+            index.num_entries() + records > self._settings.entry_limit
+            or index.used_ratio() >= NEAR_INDEX_RATIO
+            or self._regions.excess_bytes(index.file_bytes(), wanted=0) > -_MARGIN_BYTES
+        )
+
+    def seal(self) -> None:
+        """The active region takes no more."""
+        self._regions.seal()
+
+    def finish(self, region: Region) -> None:
+        """What `switch` returned has its last batch. Any thread."""
+        self._regions.finish(region)
 
     def shrink(self) -> None:
         """Evicts until all limits hold."""
@@ -104,13 +145,6 @@ class Space:
             if not has_more:
                 self._unpurged.pop(0)
 
-    def _fitting(self, items: Sequence[Item]) -> int:
-        active = self._regions.active
-        if active is None:
-            return 0
-        most = min(CHUNK_RECORDS, max(0, self._settings.region_records - active.num_records))
-        return fitting(items[:most], self._settings.region_size - active.end)
-
     def _next_region(self, needed: int) -> None:
         """Opens a region that can take a batch of `needed` bytes."""
         size = self._settings.region_size
@@ -121,9 +155,8 @@ class Space:
                 raise OSError(errno.ENOSPC, "no room for a region within capacity and floor")
             self._evict(victim)
         self._create()
-        index_bytes = self._index.file_bytes()
-        ahead = size + max(0, index_bytes - self._index_bytes)
-        self._index_bytes = index_bytes
+        ahead = size + self._index_growth()
+        self._index_bytes = self._index.file_bytes()
         budget = _Budget(
             num_bytes=min(size // 2, size - PAGE_BYTES - needed),
             num_records=self._settings.region_records // 2,
@@ -135,6 +168,10 @@ class Space:
             self.purge()
             if self._regions.active is None:  # carrying over failed
                 self._create()
+
+    def _index_growth(self) -> int:
+        """Since the last region was opened: it may grow as much again."""
+        return max(0, self._index.file_bytes() - self._index_bytes)
 
     def _create(self) -> None:
         while True:

@@ -13,12 +13,11 @@ from .operations import Operation, Outcome, Write
 
 _log = logging.getLogger(__name__)
 GATHER_SECONDS = 0.02
-LULL_SECONDS = 0.002
 GROUP_OPERATIONS = 1000
 GROUP_BYTES = 32 << 20
 WORTHY_BYTES = 8 << 20
-"""Writing so much takes longer than making it durable: it waits for company only while more keeps
-coming."""
+"""Writing so much takes longer than making it durable, which happens while the next group is
+written: it waits for no company."""
 TIDY_SECONDS = 60.0
 
 
@@ -40,6 +39,7 @@ class Writer:
         self._max_bytes = max_bytes
         self._worthy_bytes = min(WORTHY_BYTES, max_bytes // 2)
         self._queue: deque[Operation] = deque()
+        self._queued_bytes = 0
         self._bytes = 0  # queued or being written
         self._urgent = 0  # queued operations that nothing should wait for
         self._changed = threading.Condition()
@@ -66,8 +66,10 @@ class Writer:
                 return False
             self._queue.append(operation)
             self._bytes += size
+            self._queued_bytes += size
             self._urgent += not isinstance(operation, Write)
-            self._changed.notify()
+            if len(self._queue) == 1 or self._is_worthy():
+                self._changed.notify()
         return True
 
     def close(self, timeout_s: float) -> bool:
@@ -80,6 +82,7 @@ class Writer:
         with self._changed:
             rest = list(self._queue)
             self._queue.clear()
+            self._queued_bytes = 0
         if rest:
             self._publish(Outcome([(operation, False) for operation in rest]))
             self._thread.join(1.0)
@@ -90,23 +93,36 @@ class Writer:
         while True:
             group = self._next_group(next_tidy)
             if group is None:
+                self._committer.close()
                 return
-            outcome = Outcome()
+            writes = [operation for operation in group if isinstance(operation, Write)]
             try:
-                if group:
-                    self._committer.run(group, outcome)
+                if len(writes) < len(group):
+                    self._run_group(group)
+                else:
+                    self._committer.write(writes, self._finish)
                 if time.monotonic() >= next_tidy:
+                    outcome = Outcome()
                     self._committer.tidy(outcome)
+                    self._finish(outcome)
                     next_tidy = time.monotonic() + TIDY_SECONDS
             except Exception:  # noqa: BLE001  boundary of the writer's thread: the group fails
                 _log.exception("nvme_writer_failed operations=%d", len(group))
-            self._finish(group, outcome)
 
-    def _finish(self, group: list[Operation], outcome: Outcome) -> None:
-        told = {id(operation) for operation, _ in outcome.results}
-        outcome.results += [(operation, False) for operation in group if id(operation) not in told]
+    def _run_group(self, group: list[Operation]) -> None:
+        outcome = Outcome()
+        try:
+            self._committer.run(group, outcome)
+        finally:
+            told = {id(operation) for operation, _ in outcome.results}
+            untold = [operation for operation in group if id(operation) not in told]
+            outcome.results += [(operation, False) for operation in untold]
+            self._finish(outcome)
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Any thread."""
         with self._changed:
-            self._bytes -= sum(operation.num_bytes for operation in group)
+            self._bytes -= sum([operation.num_bytes for operation, _ in outcome.results])
         self._publish(outcome)
 
     def _next_group(self, next_tidy: float) -> list[Operation] | None:
@@ -124,18 +140,16 @@ class Writer:
 
     def _gather(self) -> None:
         gathered_by = time.monotonic() + GATHER_SECONDS
-        while not self._is_full_group() and (left := gathered_by - time.monotonic()) > 0:
-            is_worthy, before = self._bytes >= self._worthy_bytes, len(self._queue)
-            self._changed.wait(min(left, LULL_SECONDS) if is_worthy else left)
-            if is_worthy and len(self._queue) == before:
-                return
+        while not self._is_worthy() and (left := gathered_by - time.monotonic()) > 0:
+            self._changed.wait(left)
 
-    def _is_full_group(self) -> bool:
+    def _is_worthy(self) -> bool:
+        """What is queued waits for no company."""
         return (
             self._closing
             or self._urgent > 0
             or len(self._queue) >= GROUP_OPERATIONS
-            or self._bytes >= GROUP_BYTES
+            or self._queued_bytes >= self._worthy_bytes
         )
 
     def _take_group(self) -> list[Operation]:
@@ -146,4 +160,5 @@ class Writer:
             self._urgent -= not isinstance(operation, Write)
             num_bytes += operation.num_bytes
             group.append(operation)
+        self._queued_bytes -= num_bytes
         return group
