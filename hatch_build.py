@@ -1,6 +1,6 @@
-"""Builds transfer/copying.c into the wheel, or in place for an editable install, where there is a C
-compiler. Without one the package is Python alone: it does the same, and copies large values in
-twice the time."""
+"""Builds transfer/copying.c into the wheel, or in place for an editable install, where there are a
+C compiler and Python's headers. Without, the package is Python alone: it does the same, and copies
+large values in twice the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("transfer/copying.c")
-LIBRARY = Path("transfer/_copying.so")
+LIBRARY = Path("transfer/_copying.abi3.so")
 FLAGS = ("-O3", "-Wall", "-Wextra", "-std=gnu11", "-fvisibility=hidden")
 
 
@@ -27,7 +27,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # any conf
             self.app.display_warning(f"{SOURCE} is left out: {failure}")
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"cp311-abi3-{platform}"
         build_data["pure_python"] = False
         build_data["artifacts"].append(str(LIBRARY))
 
@@ -38,7 +38,8 @@ def build(source: Path, library: Path) -> str:
     if shutil.which(compiler[0]) is None:
         return f"there is no {compiler[0]}"
     partial = library.with_suffix(f".{os.getpid()}.partial")
-    command = [*compiler, *FLAGS, "-shared", "-fPIC", "-o", str(partial), str(source)]
+    headers = f"-I{sysconfig.get_path('include')}"
+    command = [*compiler, *FLAGS, headers, "-shared", "-fPIC", "-o", str(partial), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         partial.unlink(missing_ok=True)

@@ -1,18 +1,23 @@
-/* Copies of large buffers, and their xxh3-64 on the way: one pass over the memory.
+/* The extension module _copying: copies, and their xxh3-64 on the way: one pass over the memory.
 
-   Stores go past the caches (non-temporal): an ordinary one first reads the line that it is about
-   to overwrite, which is a third of all the traffic. The sum is the long form of XXH3 with the
-   default secret and seed 0 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md); it costs nothing
-   while the memory is what the core waits for.
+   Stores of large buffers go past the caches (non-temporal): an ordinary one first reads the line
+   that it is about to overwrite, which is a third of all the traffic. The sum is the long form of
+   XXH3 with the default secret and seed 0 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md); it
+   costs nothing while the memory is what the core waits for.
 
-   moontide_copies_supported() says whether this processor can do it; without, call nothing else.
-   Callers: transfer/native.py, which falls back to numpy and xxhash. */
+   native.py loads it and says what its functions promise. Without it, or where is_supported() is
+   false, numpy and xxhash do the same. */
 
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
+#define LEAST_SUMMED 241 /* smaller inputs have other formulas */
+#define UNLOCKED (64 << 10)
+#define PAST_CACHES (256 << 10) /* smaller values are often used again while in them */
 
 #ifdef __x86_64__
 
@@ -92,7 +97,8 @@ INLINE Sum copy_and_add_block(Sum sum, uint8_t *to, const uint8_t *from, enum St
     for (size_t stripe = 0; stripe < STRIPES_OF_BLOCK; stripe++) {
         const uint8_t *data = from + stripe * STRIPE;
         const uint8_t *secret = SECRET + 8 * stripe;
-        _mm_prefetch((const char *)data + AHEAD, _MM_HINT_NTA);
+        if (how != CACHED)
+            _mm_prefetch((const char *)data + AHEAD, _MM_HINT_NTA);
         __m256i low = _mm256_loadu_si256((const __m256i *)data);
         __m256i high = _mm256_loadu_si256((const __m256i *)(data + 32));
         store(to + stripe * STRIPE, low, how);
@@ -114,7 +120,8 @@ INLINE Sum copy_and_add_blocks(Sum sum, uint8_t *to, const uint8_t *from, size_t
 
 INLINE void copy_stripes(uint8_t *to, const uint8_t *from, size_t stripes, enum Store how) {
     for (size_t at = 0; at < stripes * STRIPE; at += STRIPE) {
-        _mm_prefetch((const char *)from + at + AHEAD, _MM_HINT_NTA);
+        if (how != CACHED)
+            _mm_prefetch((const char *)from + at + AHEAD, _MM_HINT_NTA);
         __m256i low = _mm256_loadu_si256((const __m256i *)(from + at));
         __m256i high = _mm256_loadu_si256((const __m256i *)(from + at + 32));
         store(to + at, low, how);
@@ -146,17 +153,19 @@ INLINE uint64_t merged(Sum sum, size_t count) {
     return hash ^ hash >> 32;
 }
 
-static enum Store store_for(const uint8_t *to) {
-    return (uintptr_t)to % 32 == 0 ? LINES : (uintptr_t)to % 16 == 0 ? HALF_LINES : CACHED;
+static enum Store store_for(const uint8_t *to, size_t count) {
+    if (count < PAST_CACHES || (uintptr_t)to % 16 != 0)
+        return CACHED;
+    return (uintptr_t)to % 32 == 0 ? LINES : HALF_LINES;
 }
 
-EXPORT int moontide_copies_supported(void) { return __builtin_cpu_supports("avx2") != 0; }
+static int is_supported(void) { return __builtin_cpu_supports("avx2") != 0; }
 
 /* Buffers do not overlap. */
-__attribute__((target("avx2"))) EXPORT void moontide_copy(uint8_t *to, const uint8_t *from,
-                                                          size_t count) {
+__attribute__((target("avx2"))) static void copy_bytes(uint8_t *to, const uint8_t *from,
+                                                       size_t count) {
     size_t stripes = count / STRIPE;
-    switch (store_for(to)) {
+    switch (store_for(to, count)) {
     case LINES: copy_stripes(to, from, stripes, LINES); break;
     case HALF_LINES: copy_stripes(to, from, stripes, HALF_LINES); break;
     case CACHED: copy_stripes(to, from, stripes, CACHED); break;
@@ -166,16 +175,15 @@ __attribute__((target("avx2"))) EXPORT void moontide_copy(uint8_t *to, const uin
 }
 
 /* Returns the xxh3-64 of what `to` then holds, also when `from` changes meanwhile: every byte of it
-   is read once. `count` is more than 240: smaller inputs have other formulas. */
-__attribute__((target("avx2"))) EXPORT uint64_t moontide_copy_and_sum(uint8_t *to,
-                                                                      const uint8_t *from,
-                                                                      size_t count) {
+   is read once. `count` is at least LEAST_SUMMED. */
+__attribute__((target("avx2"))) static uint64_t copy_and_sum(uint8_t *to, const uint8_t *from,
+                                                             size_t count) {
     static const uint64_t START[8] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
                                       PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
     Sum sum = {_mm256_loadu_si256((const __m256i *)START),
                _mm256_loadu_si256((const __m256i *)(START + 4))};
     size_t blocks = (count - 1) / BLOCK;
-    switch (store_for(to)) {
+    switch (store_for(to, count)) {
     case LINES: sum = copy_and_add_blocks(sum, to, from, blocks, LINES); break;
     case HALF_LINES: sum = copy_and_add_blocks(sum, to, from, blocks, HALF_LINES); break;
     case CACHED: sum = copy_and_add_blocks(sum, to, from, blocks, CACHED); break;
@@ -192,13 +200,84 @@ __attribute__((target("avx2"))) EXPORT uint64_t moontide_copy_and_sum(uint8_t *t
 
 #else
 
-EXPORT int moontide_copies_supported(void) { return 0; }
-EXPORT void moontide_copy(uint8_t *to, const uint8_t *from, size_t count) {
-    memcpy(to, from, count);
-}
-EXPORT uint64_t moontide_copy_and_sum(uint8_t *to, const uint8_t *from, size_t count) {
+static int is_supported(void) { return 0; }
+static void copy_bytes(uint8_t *to, const uint8_t *from, size_t count) { memcpy(to, from, count); }
+static uint64_t copy_and_sum(uint8_t *to, const uint8_t *from, size_t count) {
     memcpy(to, from, count);
     return 0;
 }
 
 #endif
+
+/* The buffers of one copy. */
+typedef struct {
+    Py_buffer to, from;
+} Pair;
+
+static void give_back(Pair *pair) {
+    PyBuffer_Release(&pair->to);
+    PyBuffer_Release(&pair->from);
+}
+
+static int take_pair(Pair *pair, PyObject *args) {
+    if (!PyArg_ParseTuple(args, "w*y*", &pair->to, &pair->from))
+        return 0;
+    if (pair->to.len == pair->from.len)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "copy of %zd bytes into %zd", pair->from.len, pair->to.len);
+    give_back(pair);
+    return 0;
+}
+
+static PyObject *py_copy(PyObject *module, PyObject *args) {
+    (void)module;
+    Pair pair;
+    if (!take_pair(&pair, args))
+        return NULL;
+    size_t count = (size_t)pair.to.len;
+    PyThreadState *state = count >= UNLOCKED ? PyEval_SaveThread() : NULL;
+    copy_bytes(pair.to.buf, pair.from.buf, count);
+    if (state)
+        PyEval_RestoreThread(state);
+    give_back(&pair);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_copy_and_checksum(PyObject *module, PyObject *args) {
+    (void)module;
+    Pair pair;
+    if (!take_pair(&pair, args))
+        return NULL;
+    size_t count = (size_t)pair.to.len;
+    if (count < LEAST_SUMMED) {
+        give_back(&pair);
+        return PyErr_Format(PyExc_ValueError, "%zu bytes; at least %d", count, LEAST_SUMMED);
+    }
+    PyThreadState *state = count >= UNLOCKED ? PyEval_SaveThread() : NULL;
+    uint64_t checksum = copy_and_sum(pair.to.buf, pair.from.buf, count);
+    if (state)
+        PyEval_RestoreThread(state);
+    give_back(&pair);
+    return PyLong_FromUnsignedLongLong(checksum);
+}
+
+static PyObject *py_is_supported(PyObject *module, PyObject *none) {
+    (void)module, (void)none;
+    return PyBool_FromLong(is_supported());
+}
+
+static PyMethodDef FUNCTIONS[] = {
+    {"copy", py_copy, METH_VARARGS, NULL},
+    {"copy_and_checksum", py_copy_and_checksum, METH_VARARGS, NULL},
+    {"is_supported", py_is_supported, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_copying",
+    .m_methods = FUNCTIONS,
+};
+
+PyMODINIT_FUNC PyInit__copying(void);
+PyMODINIT_FUNC PyInit__copying(void) { return PyModule_Create(&MODULE); }

@@ -1,21 +1,21 @@
 """Copies and checksums of large buffers.
 
-Values of 256 KiB and more go through copying.c where it was built, in one pass. Elsewhere numpy
-copies and xxhash sums chunks that are still in cache. Two traps are handled here. A copy whose
-destination lies 1–63 bytes off its source within a 4 KiB page runs up to seven times slower through
-memmove on some AMD machines; numpy's element loop does not. And slice assignment keeps the GIL,
-which is right for small copies and wrong for large ones.
+copying.c does both in one pass where it was built. Elsewhere numpy copies and xxhash sums chunks
+that are still in cache, and two traps are handled. A copy whose destination lies 1–63 bytes off its
+source within a 4 KiB page runs up to seven times slower through memmove on some AMD machines;
+numpy's element loop does not. And slice assignment keeps the GIL, which is right for small copies
+and wrong for large ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from .native import NativeCopies, load
+from .native import LEAST_SUMMED_BYTES, NativeCopies, load
 from .types import CACHE_LINE_BYTES, PAGE_BYTES
 
 Bytes = bytes | bytearray | memoryview
@@ -24,8 +24,6 @@ SMALL_BYTES = 16 << 10
 """Below this, one slice assignment: it costs less than looking at addresses."""
 UNLOCKED_BYTES = 64 << 10
 """From here on copies release the GIL."""
-NATIVE_BYTES = 256 << 10
-"""From here on past the caches: smaller values are often used again while in them."""
 CHUNK_BYTES = 512 << 10
 """Copied and then summed while still in cache; whole pages, so that each has the phase of all."""
 
@@ -34,30 +32,18 @@ class Copying:
     """Stateless; with `native`, or without."""
 
     def __init__(self, native: NativeCopies | None) -> None:
-        self._native = native
-
-    def copy(self, destination: memoryview, source: Bytes) -> None:
-        """Copies `source` over all of `destination`. Both contiguous, without overlap; sizes must
-        be equal (ValueError). Releases the GIL from 64 KiB on."""
-        self._copy(*_flat_pair(destination, source))
+        self.copy: Callable[[memoryview, Bytes], None] = native.copy if native else _copy
+        """Copies the second over all of the first. Both contiguous, without overlap; sizes must be
+        equal (ValueError). Releases the GIL from 64 KiB on."""
+        self._copy_and_sum: Callable[[memoryview, Bytes], int] = (
+            native.copy_and_checksum if native else _copy_and_sum
+        )
 
     def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
         """Like `copy`; returns the xxh3-64 of what the destination then holds."""
-        target, origin = _flat_pair(destination, source)
-        if self._native is not None and len(target) >= NATIVE_BYTES:
-            return self._native.copy_and_checksum(target, origin)
-        if len(target) <= CHUNK_BYTES:
-            self._copy(target, origin)
-            return xxh3_64_intdigest(target)
-        return _copy_and_sum_chunks(target, origin)
-
-    def _copy(self, target: memoryview, origin: memoryview) -> None:
-        if len(target) < SMALL_BYTES:
-            target[:] = origin
-        elif self._native is not None and len(target) >= NATIVE_BYTES:
-            self._native.copy(target, origin)
-        else:
-            _copy_large(target, origin)
+        if len(source) < LEAST_SUMMED_BYTES:
+            return _copy_and_sum(destination, source)
+        return self._copy_and_sum(destination, source)
 
 
 _copying = Copying(load())
@@ -75,13 +61,30 @@ def checksums(values: Sequence[Bytes]) -> list[int]:
     return list(map(xxh3_64_intdigest, values))
 
 
+def _copy(destination: memoryview, source: Bytes) -> None:
+    target, origin = _flat_pair(destination, source)
+    if len(target) < SMALL_BYTES:
+        target[:] = origin
+    else:
+        _copy_large(target, origin)
+
+
+def _copy_and_sum(destination: memoryview, source: Bytes) -> int:
+    target, origin = _flat_pair(destination, source)
+    if len(target) > CHUNK_BYTES:
+        return _copy_and_sum_chunks(target, origin)
+    if len(target) < SMALL_BYTES:
+        target[:] = origin
+    else:
+        _copy_large(target, origin)
+    return xxh3_64_intdigest(target)
+
+
 def _flat_pair(destination: memoryview, source: Bytes) -> tuple[memoryview, memoryview]:
     """Both as bytes. Raises ValueError unless they have one size."""
     target, origin = _flat(destination), _flat(source)
     if len(target) != len(origin):
         raise ValueError(f"copy of {len(origin)} bytes into {len(target)}")
-    if target.readonly:
-        raise ValueError(f"copy of {len(origin)} bytes into a read-only buffer")
     return target, origin
 
 

@@ -3,6 +3,7 @@ copying.c."""
 
 from __future__ import annotations
 
+import importlib.util
 import mmap
 import random
 import runpy
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 from xxhash import xxh3_64_intdigest
@@ -17,7 +19,6 @@ from xxhash import xxh3_64_intdigest
 from moontide.transfer import checksum
 from moontide.transfer.copying import (
     CHUNK_BYTES,
-    NATIVE_BYTES,
     SMALL_BYTES,
     UNLOCKED_BYTES,
     Copying,
@@ -25,24 +26,31 @@ from moontide.transfer.copying import (
 from moontide.transfer.native import LEAST_SUMMED_BYTES, NativeCopies, load
 
 ROOT = Path(__file__).parents[2]
-EDGES = (SMALL_BYTES, UNLOCKED_BYTES, NATIVE_BYTES, CHUNK_BYTES)
+PAST_CACHES_BYTES = 256 << 10
+"""As in copying.c."""
+EDGES = (SMALL_BYTES, UNLOCKED_BYTES, PAST_CACHES_BYTES, CHUNK_BYTES)
 SIZES = [0, 1, 63, 4096]
 SIZES += [edge + step for edge in EDGES for step in (-1, 0, 1)]
 SIZES += [3 * CHUNK_BYTES + 17]
-KERNEL_SIZES = [241, 255, 256, 257, 319, 320, 321, 1023, 1024, 1025, 1088, 1089, 2048, 2049, 99999]
+KERNEL_SIZES = [PAST_CACHES_BYTES + more for more in (0, 1, 63, 64, 1023)]
+KERNEL_SIZES += [241, 255, 256, 257, 319, 320, 321, 1023, 1024, 1025, 1088, 1089, 2048, 2049, 99999]
 
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> NativeCopies:
     """Built from the source beside this test, not what an earlier install has left."""
-    library = tmp_path_factory.mktemp("native") / "copying.so"
+    library = tmp_path_factory.mktemp("native") / "_copying.abi3.so"
     build = runpy.run_path(str(ROOT / "hatch_build.py"))["build"]
     failure = build(ROOT / "transfer" / "copying.c", library)
     assert not failure
-    copies = load(library)
-    if copies is None:
+    spec = importlib.util.spec_from_file_location("_copying", library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not module.is_supported():
         pytest.skip("this processor has no AVX2")
-    return copies
+    return cast(NativeCopies, module)
 
 
 @pytest.fixture(params=["python", "native"])
@@ -86,10 +94,16 @@ def test_one_pass_sums_as_xxhash_does(native: NativeCopies, size: int, phase: in
         assert page[phase + size] == 0xAA
 
 
-def test_without_a_library_there_are_no_native_copies(tmp_path: Path) -> None:
-    assert load(tmp_path / "missing.so") is None
-    (tmp_path / "other.so").write_bytes(b"no library")
-    assert load(tmp_path / "other.so") is None
+def test_too_few_bytes_for_its_formula_are_refused(native: NativeCopies) -> None:
+    with pytest.raises(ValueError, match="240 bytes; at least 241"):
+        native.copy_and_checksum(memoryview(bytearray(240)), bytes(240))
+
+
+def test_where_it_was_not_built_there_are_no_native_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "moontide.transfer._copying", None)
+    assert load() is None
 
 
 def test_what_is_read_only_stays_as_it_is(copying: Copying) -> None:
