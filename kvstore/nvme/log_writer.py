@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from moontide.transfer import aligned_buffer, checksum
-from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
+from moontide.transfer.types import PAGE_BYTES, align_up
 
 from .codec import Codec
 from .log_format import (
@@ -31,12 +31,14 @@ from .types import NvmeWrite
 
 
 class Item(Protocol):
-    """One record of a batch to be. `most_bytes` bounds what it takes in the region, its record
-    aside."""
+    """One record of a batch to be."""
 
     kind: RecordKind
     body_bytes: int
-    most_bytes: int
+
+    def most_end(self, start: int) -> int:
+        """Where its extents end at most, if those before it end at `start` at most."""
+        ...
 
     def append(self, place: Place, stage: Stage) -> bytes:
         """Stages the extents, from `place.offset` at the earliest; returns the record's body."""
@@ -55,10 +57,12 @@ class StoredItem:
         self._names = Names(bytes.fromhex(write.namespace), write.parent, write.entry)
         self._lengths = [extent.nbytes for extent in write.extents]
         self.body_bytes = record_bytes(self._names, self._lengths)
-        self.most_bytes = sum(
-            length + PAGE_BYTES if length % PAGE_BYTES == 0 else length + 2 * CACHE_LINE_BYTES
-            for length in self._lengths
-        )
+
+    def most_end(self, start: int) -> int:
+        """Compressed ones are shorter and stand closer."""
+        for length in self._lengths:
+            start = align_up(start, extent_alignment(length, length)) + length
+        return start
 
     def append(self, place: Place, stage: Stage) -> bytes:
         element_bytes = self.write.element_bytes
@@ -94,23 +98,31 @@ class CopiedItem:
         """`data`: from the record's offset to the end of its last extent."""
         self._record = record
         self._data = data
+        self._step = record.alignment
         self.body_bytes = len(record.body)
-        self.most_bytes = len(data) + PAGE_BYTES
+
+    def most_end(self, start: int) -> int:
+        return self._offset_from(start) + len(self._data)
 
     def append(self, place: Place, stage: Stage) -> bytes:
-        step = self._record.alignment
-        offset = place.offset + (self._record.offset - place.offset) % step
+        offset = self._offset_from(place.offset)
         stage.put(offset, self._data)
         return self._record.moved(place._replace(offset=offset)).body
+
+    def _offset_from(self, start: int) -> int:
+        """The first that leaves the extents aligned."""
+        return start + (self._record.offset - start) % self._step
 
 
 class RemovedItem:
     kind = RecordKind.REMOVED
-    most_bytes = 0
 
     def __init__(self, entry: bytes) -> None:
         self._entry = entry
         self.body_bytes = len(entry)
+
+    def most_end(self, start: int) -> int:
+        return start
 
     def append(self, place: Place, stage: Stage) -> bytes:
         return self._entry
@@ -118,11 +130,13 @@ class RemovedItem:
 
 class ClearedItem:
     kind = RecordKind.CLEARED
-    most_bytes = 0
 
     def __init__(self, namespace: str) -> None:
         self._body = b"n" + bytes.fromhex(namespace)
         self.body_bytes = len(self._body)
+
+    def most_end(self, start: int) -> int:
+        return start
 
     def append(self, place: Place, stage: Stage) -> bytes:
         return self._body
@@ -140,18 +154,20 @@ class Staged(NamedTuple):
 
 def batch_bytes(items: Sequence[Item]) -> int:
     """The most a batch of these items takes in a region."""
-    bodies = sum(item.body_bytes for item in items)
-    extents = sum(item.most_bytes for item in items)
-    return batch_header_bytes(len(items), bodies) + align_up(extents, PAGE_BYTES)
+    bodies = end = 0
+    for item in items:
+        bodies += item.body_bytes
+        end = item.most_end(end)
+    return batch_header_bytes(len(items), bodies) + align_up(end, PAGE_BYTES)
 
 
 def fitting(items: Sequence[Item], room: int) -> int:
     """How many of the leading items make a batch of at most `room` bytes."""
-    bodies = extents = 0
+    bodies = end = 0
     for count, item in enumerate(items):
         bodies += item.body_bytes
-        extents += item.most_bytes
-        if batch_header_bytes(count + 1, bodies) + align_up(extents, PAGE_BYTES) > room:
+        end = item.most_end(end)
+        if batch_header_bytes(count + 1, bodies) + align_up(end, PAGE_BYTES) > room:
             return count
     return len(items)
 

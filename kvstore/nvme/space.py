@@ -226,12 +226,12 @@ class Space:
         num_bytes = 0
         for start in range(0, len(ordinals), CHUNK_RECORDS):
             for record in self._index.at(region.id, ordinals[start : start + CHUNK_RECORDS]):
-                item = CopiedItem(record, _stored_bytes(region, record))
-                if items and num_bytes + item.most_bytes > _COPY_BYTES:
+                data = _stored_bytes(region, record)
+                if items and num_bytes + len(data) > _COPY_BYTES:
                     yield items
                     items, num_bytes = [], 0
-                items.append(item)
-                num_bytes += item.most_bytes
+                items.append(CopiedItem(record, data))
+                num_bytes += len(data)
             if items:
                 yield items
                 items, num_bytes = [], 0

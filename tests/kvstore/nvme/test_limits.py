@@ -122,6 +122,22 @@ def test_touched_entries_outlive_their_region_once(open_tier: OpenTier) -> None:
     assert rig.hits(names(0, 40)) == names(0, 20)
 
 
+def test_half_a_region_of_hot_pages_outlives_it(open_tier: OpenTier) -> None:
+    """Room is taken for what entries take, not for what they might if each stood badly."""
+    rig = open_tier(capacity_bytes=8 * MIB)
+    hot, results = names(0, 120), list[bool]()
+    for entry in hot:
+        assert rig.submit(entry, content(entry, extents=1), results.append)
+    rig.hurry()
+    rig.wait(lambda: len(results) == len(hot))
+    rig.tier.touch(hot)
+    start = 0
+    while not rig.tier.stats().reinserted:
+        rig.put_many(names(start, start + 50, prefix="cold"))
+        start += 50
+    assert None not in rig.tier.locate(hot)
+
+
 def test_hot_entries_alone_cannot_stop_the_log(open_tier: OpenTier) -> None:
     rig = open_tier(capacity_bytes=8 * MIB)
     for start in range(0, 2000, 100):
