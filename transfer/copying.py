@@ -46,11 +46,6 @@ class Copying:
         return self._copy_and_sum(destination, source)
 
 
-_copying = Copying(load())
-copy = _copying.copy
-copy_and_checksum = _copying.copy_and_checksum
-
-
 def checksum(data: Bytes) -> int:
     """xxh3-64. Releases the GIL for large buffers."""
     return xxh3_64_intdigest(data)
@@ -125,3 +120,8 @@ def _move_shifted(to: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
 def _address(array: NDArray[np.uint8]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+_copying = Copying(load())
+copy = _copying.copy
+copy_and_checksum = _copying.copy_and_checksum

@@ -7,6 +7,7 @@ import importlib.util
 import mmap
 import random
 import runpy
+import subprocess
 import sys
 import threading
 import time
@@ -104,6 +105,19 @@ def test_where_it_was_not_built_there_are_no_native_copies(
 ) -> None:
     monkeypatch.setitem(sys.modules, "moontide.transfer._copying", None)
     assert load() is None
+
+
+def test_the_store_is_imported_and_copies_where_it_was_not_built() -> None:
+    script = """
+import sys
+sys.modules["moontide.transfer._copying"] = None
+import moontide.kvstore
+from moontide.transfer import checksum, copy_and_checksum
+target = bytearray(1 << 20)
+assert copy_and_checksum(memoryview(target), b"ab" * (1 << 19)) == checksum(target)
+assert target == b"ab" * (1 << 19)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_what_is_read_only_stays_as_it_is(copying: Copying) -> None:
