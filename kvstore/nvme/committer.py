@@ -103,6 +103,7 @@ class Committer:
             steps = self._steps(writes, set())
             while steps:
                 batch = steps[: self._room_ahead([step.item for step in steps[:CHUNK_RECORDS]])]
+                self._tell_removed(report)
                 self._write_ahead(batch, report)
                 del steps[: len(batch)]
                 for step in batch:
@@ -113,6 +114,7 @@ class Committer:
             self._note("write", error)
             self._doubts.raise_for([write.write.entry for write in left.values()])
         finally:
+            self._tell_removed(report)
             if left:  # too large ones, too
                 self.drain()
                 self._counters.failed_writes += len(left)
@@ -174,6 +176,12 @@ class Committer:
             return self._space.is_near_limits(records)
         except DISK_ERRORS:
             return True
+
+    def _tell_removed(self, report: Report) -> None:
+        """Before what made it go is stored."""
+        if self._space.removed:
+            report(Outcome(removed=list(map(_entry, self._space.removed))))
+            self._space.removed.clear()
 
     def _start_anew(self) -> None:
         """A batch has failed: its region takes no other."""

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,20 @@ def put(rig: Rig, report: Report, entries: Sequence[bytes]) -> None:
 
 def put_one(rig: Rig, report: Report) -> None:
     put(rig, report, NEW[:1])
+
+
+def burst(rig: Rig, report: Report) -> None:
+    """Batches in two regions, the extents of one written while the one before is made durable."""
+    ended: list[bytes] = []
+
+    def done(entry: bytes, is_stored: bool) -> None:
+        ended.append(entry)
+        if is_stored:
+            report("stored", entry)
+
+    for entry in NEW:
+        assert rig.submit(entry, done=partial(done, entry))
+    rig.wait(lambda: len(ended) == len(NEW))
 
 
 def replace(rig: Rig, report: Report) -> None:
@@ -108,6 +123,7 @@ class Scenario:
 
 SCENARIOS = {
     "put": Scenario(put_one),
+    "burst": Scenario(burst),
     "replace": Scenario(replace),
     "region_switch": Scenario(switch_region),
     "eviction": Scenario(evict, lay_out_full, HOT),
