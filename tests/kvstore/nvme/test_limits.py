@@ -124,7 +124,7 @@ def test_touched_entries_outlive_their_region_once(open_tier: OpenTier) -> None:
 
 def test_half_a_region_of_hot_pages_outlives_it(open_tier: OpenTier) -> None:
     """Room is taken for what entries take, not for what they might if each stood badly."""
-    rig = open_tier(capacity_bytes=8 * MIB)
+    rig = open_tier(capacity_bytes=16 * MIB)
     hot, results = names(0, 120), list[bool]()
     for entry in hot:
         assert rig.submit(entry, content(entry, extents=1), results.append)
