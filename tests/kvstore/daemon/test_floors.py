@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moontide.kvstore import BlockStore, wire
+from moontide.kvstore import wire
 from moontide.kvstore.opening import namespace_message
 
 from ...store_process import StartStore, StoreProcess, start_nodes
@@ -22,6 +22,7 @@ from .warm import (
     admin_of,
     check_at_rest,
     client_of,
+    hits,
     layer_of,
     prompt,
     wait_flushed,
@@ -31,11 +32,6 @@ from .warm import (
 DIGEST = NAMESPACE.digest.hex()
 NUM_BLOCKS = 8
 TOKENS = prompt(NUM_BLOCKS)
-
-
-def hits(store: BlockStore, tokens: list[int] = TOKENS) -> int:
-    with store.reader(tokens) as reader:
-        return reader.num_tokens
 
 
 def disk_is_known_clear(node: StoreProcess) -> bool:
@@ -52,13 +48,13 @@ def test_r31_a_raised_floor_holds_in_dram_on_disk_and_after_a_kill(
         write_blocks(client, TOKENS)
         wait_flushed(node, NUM_BLOCKS)
         with client.kv(NAMESPACE) as store:
-            assert hits(store) == len(TOKENS)
+            assert hits(store, TOKENS) == len(TOKENS)
             answer = admin_of(node).post("/v1/floor", {"namespace": DIGEST})
             assert answer == {"floors": {DIGEST: 1}, "in_force": ["node-a"], "away": []}
-            assert hits(store) == 0
+            assert hits(store, TOKENS) == 0
     node.restart()  # kill -9
     with client_of(node) as client, client.kv(NAMESPACE) as store:
-        assert hits(store) == 0
+        assert hits(store, TOKENS) == 0
     wait_until(lambda: admin_of(node).stats()["tiers"]["nvme"]["entries"] == 0)
     check_at_rest(node)
 
@@ -73,12 +69,12 @@ def test_what_is_stored_after_a_raise_is_found_through_the_old_handle_and_surviv
         with store.writer(TOKENS) as writer:
             for layer in range(NUM_LAYERS):
                 writer.layer(layer, [layer_of(block, layer) for block in range(NUM_BLOCKS)])
-        assert hits(store) == len(TOKENS)
+        assert hits(store, TOKENS) == len(TOKENS)
         wait_until(lambda: disk_is_known_clear(node))
         wait_flushed(node, NUM_BLOCKS)
     node.restart()
     with client_of(node) as client, client.kv(NAMESPACE) as store:
-        assert hits(store) == len(TOKENS)
+        assert hits(store, TOKENS) == len(TOKENS)
 
 
 def test_a_tenant_or_a_revision_is_dropped_by_its_name(store_daemon: StartStore) -> None:
@@ -111,10 +107,10 @@ def test_r31_a_floor_raised_at_one_node_holds_at_the_other_and_between_them(
     with client_of(nodes[0]) as here, client_of(nodes[1]) as there:
         write_blocks(there, TOKENS)
         with here.kv(NAMESPACE) as first, there.kv(NAMESPACE) as second:
-            wait_until(lambda: hits(first) == len(TOKENS))
+            wait_until(lambda: hits(first, TOKENS) == len(TOKENS))
             told = admin_of(nodes[0]).post("/v1/floor", {"namespace": DIGEST})
             assert told["in_force"] == ["node-a", "node-b"]
-            assert (hits(first), hits(second)) == (0, 0)
+            assert (hits(first, TOKENS), hits(second, TOKENS)) == (0, 0)
 
 
 def test_r31_a_node_that_was_away_takes_the_floor_up_before_it_serves(

@@ -11,8 +11,7 @@ from moontide.kvstore.store import TenantBytes, tenant_digest
 
 from ...store_process import StartStore, StoreProcess
 from .admin import wait_until
-from .test_tenants import ALICE, BLOCK_BYTES, BOB, hits, write
-from .warm import NVME, admin_of, client_of, prompt
+from .warm import ALICE, BLOCK_BYTES, BOB, NVME, admin_of, client_of, hits, prompt, write_blocks
 
 TENANTS = {"aa": "alice", "bb": "bob"}
 
@@ -112,9 +111,9 @@ def test_a_tenant_s_blocks_on_disk_stay_under_its_cap(store_daemon: StartStore) 
     setting = f"none,{tenant_digest(BOB.salt)}={cap}"
     node = store_daemon(*NVME, "--nvme-tenant-cap", setting)
     with client_of(node) as client:
-        write(client, ALICE, prompt(20))
+        write_blocks(client, prompt(20), ALICE)
         for number in range(6):
-            write(client, BOB, prompt(4, seed=number))
+            write_blocks(client, prompt(4, seed=number), BOB)
         wait_until(lambda: on_disk(node, ALICE.digest.hex()) == 20)
         admin_of(node).patch("/v1/config", {"settings": {"nvme_tenant_cap": "none"}})
         wait_until(lambda: on_disk(node, BOB.digest.hex()) == 24, seconds=20)

@@ -3,13 +3,12 @@ operator sees and sets."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from moontide.kvstore import BlockKey, BlockStore, Namespace, StoreClient, kv_entry_id, wire
+from moontide.kvstore import BlockKey, StoreClient, kv_entry_id, wire
 from moontide.kvstore.opening import namespace_message
 from moontide.kvstore.store import tenant_digest
 from moontide.kvstore.types import PutStatus, ReserveStatus
@@ -17,12 +16,19 @@ from moontide.kvstore.types import PutStatus, ReserveStatus
 from ...store_process import StartStore, StoreProcess
 from .admin import Admin
 from .raw_client import RawClient, local_client
-from .warm import LAYER_BYTES, NAMESPACE, NUM_LAYERS, client_of, layer_of, prompt
+from .warm import (
+    ALICE,
+    BLOCK_BYTES,
+    BOB,
+    NAMESPACE,
+    NUM_LAYERS,
+    client_of,
+    hits,
+    prompt,
+    write_blocks,
+)
 
-ALICE = dataclasses.replace(NAMESPACE, salt="alice-secret-salt")
-BOB = dataclasses.replace(NAMESPACE, salt="bob-secret-salt")
 SHARDS = NAMESPACE.layout.whole()
-BLOCK_BYTES = NUM_LAYERS * LAYER_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +53,6 @@ def client(daemon: StoreProcess) -> Iterator[StoreClient]:
         yield opened
 
 
-def write(client: StoreClient, namespace: Namespace, tokens: list[int]) -> None:
-    with client.kv(namespace) as store, store.writer(tokens) as writer:
-        for layer in range(NUM_LAYERS):
-            blocks = range(len(tokens) // namespace.block_tokens)
-            writer.layer(layer, [layer_of(block, layer) for block in blocks])
-
-
-def hits(store: BlockStore, tokens: list[int]) -> int:
-    with store.reader(tokens) as reader:
-        return reader.num_tokens
-
-
 def written_bytes(admin: Admin) -> float:
     (family,) = [
         family
@@ -76,7 +70,7 @@ def test_r32_nothing_of_a_tenant_crosses_to_another(
     daemon: StoreProcess, admin: Admin, client: StoreClient
 ) -> None:
     tokens = prompt(4)
-    write(client, ALICE, tokens)
+    write_blocks(client, tokens, ALICE)
     with client.kv(ALICE) as alice, client.kv(BOB) as bob:
         assert (hits(alice, tokens), hits(bob, tokens)) == (len(tokens), 0)
         guessed = [kv_entry_id(key, shard) for key in bob.keys(tokens) for shard in SHARDS]
@@ -125,7 +119,7 @@ def store_raw(raw: RawClient, namespace: int, keys: list[BlockKey]) -> None:
 def test_r50_a_growing_prefix_writes_only_its_new_blocks(admin: Admin, client: StoreClient) -> None:
     before = written_bytes(admin)
     for num_blocks in (4, 4, 6, 9):
-        write(client, ALICE, prompt(num_blocks))
+        write_blocks(client, prompt(num_blocks), ALICE)
     assert written_bytes(admin) - before == 9 * BLOCK_BYTES
 
 
@@ -134,9 +128,9 @@ def test_second_use_writes_what_is_offered_again(admin: Admin, client: StoreClie
     rule = f"all,{BOB.digest.hex()}=second-use"
     admin.patch("/v1/config", {"settings": {"admission": rule}})
     with client.kv(BOB) as bob:
-        write(client, BOB, prompt(3))
+        write_blocks(client, prompt(3), BOB)
         assert (hits(bob, prompt(3)), written_bytes(admin)) == (0, before)
-        write(client, BOB, prompt(5))
+        write_blocks(client, prompt(5), BOB)
         assert hits(bob, prompt(5)) == 3 * BOB.block_tokens
     assert written_bytes(admin) - before == 3 * BLOCK_BYTES
     assert admin.stats()["not_admitted"] - turned_away == 5
@@ -147,9 +141,9 @@ def test_a_cap_set_while_the_store_runs_holds(admin: Admin, client: StoreClient)
     cap = 8 * BLOCK_BYTES
     setting = f"none,{tenant_digest(BOB.salt)}={cap}"
     admin.patch("/v1/config", {"settings": {"tenant_cap": setting}})
-    write(client, ALICE, prompt(4))
+    write_blocks(client, prompt(4), ALICE)
     for number in range(5):
-        write(client, BOB, prompt(4, seed=number))
+        write_blocks(client, prompt(4, seed=number), BOB)
     held = {each["tenant"]: each for each in admin.get("/v1/tenants")["tenants"]}
     assert held[tenant_digest(BOB.salt)]["dram_bytes"] <= cap
     assert held[tenant_digest(BOB.salt)]["cap_bytes"] == cap

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from moontide.kvstore import Group, KVLayout, Namespace, StoreClient, connect
+from moontide.kvstore import BlockStore, Group, KVLayout, Namespace, StoreClient, connect
 
 from ...store_process import StoreProcess
 from .admin import Admin, wait_until
@@ -22,6 +23,9 @@ NAMESPACE = Namespace(
     block_tokens=BLOCK_TOKENS,
 )
 LAYER_BYTES = BLOCK_TOKENS * 2 * 2 * 16 * 2
+BLOCK_BYTES = NUM_LAYERS * LAYER_BYTES
+ALICE = dataclasses.replace(NAMESPACE, salt="alice-secret-salt")
+BOB = dataclasses.replace(NAMESPACE, salt="bob-secret-salt")
 
 
 def values(count: int, *, seed: int = 1, largest: int = 20_000) -> dict[str, bytes]:
@@ -54,9 +58,9 @@ def put_all(client: StoreClient, entries: dict[str, bytes]) -> None:
     client.put_many(list(entries.items()))
 
 
-def write_blocks(client: StoreClient, tokens: list[int]) -> None:
+def write_blocks(client: StoreClient, tokens: list[int], namespace: Namespace = NAMESPACE) -> None:
     count = len(tokens) // BLOCK_TOKENS
-    with client.kv(NAMESPACE).writer(tokens) as writer:
+    with client.kv(namespace).writer(tokens) as writer:
         for layer in range(NUM_LAYERS):
             writer.layer(layer, [layer_of(block, layer) for block in range(count)])
 
@@ -67,6 +71,12 @@ def read_blocks(client: StoreClient, tokens: list[int]) -> list[list[bytes]]:
         if not reader.num_tokens:
             return []
         return [[bytes(data) for data in reader.layer(layer)] for layer in range(NUM_LAYERS)]
+
+
+def hits(store: BlockStore, tokens: list[int]) -> int:
+    """Tokens of the longest prefix."""
+    with store.reader(tokens) as reader:
+        return reader.num_tokens
 
 
 def blocks_digest(client: StoreClient, tokens: list[int]) -> str:
