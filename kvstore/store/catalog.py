@@ -88,6 +88,13 @@ class Catalog:
             self._resize(self.table.num_slots)
         return slots
 
+    def take_few_slots(self, count: int) -> list[int]:
+        """As `take_slots`."""
+        slots = self.table.take_few(count)
+        if self.table.num_slots > len(self.flags):
+            self._resize(self.table.num_slots)
+        return slots
+
     def give_back_slot(self, slot: int) -> None:
         self.keys[slot] = None
         self.flags[slot] = 0

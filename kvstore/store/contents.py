@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-
-import numpy as np
 
 from moontide.transfer import checksum
 
 from ..errors import InvalidRequest
-from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, WRITTEN
+from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, SLOT_BYTES, WORDS, WRITTEN
 from ..types import Extent, Located
 from .catalog import STRINGS, Catalog
 from .namespaces import Namespaces
 from .pool import Pool
 
-LEAST_COLUMNS = 16
-"""Entries from which on numpy pays."""
+_LOCATION = struct.Struct("<4xI4xIQQQ")
+"""Of a header slot: generation, segment, offset, length, checksum."""
 
 
 class Contents:
@@ -26,26 +25,11 @@ class Contents:
         self._namespaces = namespaces
 
     def locate_all(self, slots: Sequence[int | None]) -> list[Located | None]:
-        """Many by columns."""
-        if len(slots) < LEAST_COLUMNS:
-            return [None if slot is None else self.locate(slot) for slot in slots]
-        hits = [slot for slot in slots if slot is not None]
-        rows = self._catalog.table.rows()[hits]
-        heads, places = rows[:, HEAD] >> np.uint64(32), rows[:, PLACE] >> np.uint64(32)
-        columns = (heads, places, rows[:, OFFSET], rows[:, LENGTH], rows[:, CHECKSUM])
-        located = map(Located._make, zip(hits, *(each.tolist() for each in columns), strict=True))
-        return [None if slot is None else next(located) for slot in slots]
-
-    def locate(self, slot: int) -> Located:
-        words, position = self._catalog.words, slot * WORDS
-        return Located(
-            slot,
-            words[position] >> 32,
-            words[position + PLACE] >> 32,
-            words[position + OFFSET],
-            words[position + LENGTH],
-            words[position + CHECKSUM],
-        )
+        make, unpack, words = Located._make, _LOCATION.unpack_from, self._catalog.words
+        return [
+            None if slot is None else make((slot, *unpack(words, slot * SLOT_BYTES)))
+            for slot in slots
+        ]
 
     def length(self, slot: int) -> int:
         return self._catalog.words[slot * WORDS + LENGTH]

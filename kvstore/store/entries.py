@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from ..events import EventKind
 from ..keys import block_key_of, is_block, shard_of
-from ..slots import EXPIRES, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState
+from ..slots import EXPIRES, GENERATION, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
 from ..types import Tier
 from .catalog import DEAD, FLUSHED, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .counters import Counters
 from .event_log import EventLog, Holding
+from .eviction import Slots
 from .expiry import Expiry
 from .pool import Arena, Pool
 from .slot_table import NO_SLOT
@@ -125,6 +126,36 @@ class Entries:
         if self.on_committed is not None:
             self.on_committed(slots, parents)
 
+    def publish_few(
+        self, slots: Sequence[int], keys: Sequence[bytes], flags: int, now: float
+    ) -> None:
+        """Written slots of one segment become string entries, all different and new."""
+        catalog, tick = self.catalog, self.tick(now)
+        words, names, committed = catalog.words, catalog.keys, catalog.committed
+        head = (EXPIRES if flags & VOLATILE else 0) | pack_head(0, 1, SlotState.COMMITTED)
+        num_bytes = 0
+        for slot, key in zip(slots, keys, strict=True):
+            position = slot * WORDS
+            names[slot] = key
+            catalog.namespaces[slot] = STRINGS
+            catalog.flags[slot] = flags
+            catalog.touched[slot] = tick
+            words[position] = words[position] & GENERATION | head
+            committed[key] = slot
+            num_bytes += words[position + LENGTH]
+        self.counters.bytes_in += num_bytes
+        self._make_strings_evictable(slots, flags)
+        self.announce("stored", STRINGS, keys)
+        if self.on_committed is not None:
+            self.on_committed(slots, {})
+
+    def _make_strings_evictable(self, slots: Slots, flags: int) -> None:
+        """At least one, of one segment."""
+        if flags & SOFT_PINNED or self.evictable_flags:
+            self._make_evictable(map(int, slots))
+        else:
+            self.arena_of(int(slots[0])).policy.insert_many(slots)
+
     def publish_strings(
         self, slots: NDArray[np.int64], keys: Sequence[bytes], flags: int, now: float
     ) -> None:
@@ -142,11 +173,7 @@ class Entries:
         catalog.committed.update(zip(keys, numbers, strict=True))
         self.counters.bytes_in += int(rows[slots, LENGTH].sum())
         if len(slots):
-            policy = self.arena_of(numbers[0]).policy
-            if flags & SOFT_PINNED or self.evictable_flags:
-                self._make_evictable(numbers)
-            else:
-                policy.insert_many(slots)
+            self._make_strings_evictable(slots, flags)
             self.announce("stored", STRINGS, keys)
         if self.on_committed is not None:
             self.on_committed(numbers, {})
@@ -196,14 +223,23 @@ class Entries:
         """Hits, hottest last. For a chain that is its last block first."""
         catalog, tick = self.catalog, self.tick(now)
         touched, queue, words = catalog.touched, catalog.links.queue, catalog.words
-        policy, place = None, -1
+        neighbours: list[int] = []  # of one segment
+        place = -1
         for slot in slots:
             touched[slot] = tick
             if queue[slot]:
                 segment = words[slot * WORDS + PLACE] >> 32
-                if segment != place or policy is None:
-                    policy, place = self.arena_of(slot).policy, segment
-                policy.touch(slot)
+                if segment != place:
+                    self._touch_neighbours(neighbours)
+                    neighbours, place = [], segment
+                neighbours.append(slot)
+        self._touch_neighbours(neighbours)
+
+    def _touch_neighbours(self, slots: Sequence[int]) -> None:
+        if len(slots) == 1:
+            self.arena_of(slots[0]).policy.touch(slots[0])
+        elif slots:
+            self.arena_of(slots[0]).policy.touch_many(slots)
 
     def pin(self, slot: int) -> None:
         if self.catalog.links.queue[slot]:
@@ -279,12 +315,11 @@ class Entries:
         at once, or with the last unpin."""
         catalog = self.catalog
         by_namespace: dict[int, list[bytes]] = {}
-        for slot in self._announced(slots):
-            by_namespace.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
+        if reason is not DropReason.REPLACED:  # `stored` of the new value says it all
+            for slot in self._announced(slots):
+                by_namespace.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
         self._remember(slots, reason)
         self.withdraw_many(slots)
-        if reason is DropReason.REPLACED:  # `stored` of the new value says it all
-            return
         for namespace, entries in by_namespace.items():
             self.announce("removed", namespace, entries)
 

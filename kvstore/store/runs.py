@@ -13,9 +13,8 @@ same: entry by entry, and by columns.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +37,8 @@ from .shares import Shares
 from .slot_table import NO_SLOT
 from .types import Pieces, ReserveResult, RunOptions, RunResult
 
-FEW_ENTRIES = 16
-"""Up to so many are committed one by one: by columns, each step has a price of its own."""
+FEW_ENTRIES = 96
+"""Up to so many are committed without numpy, of which each step has a price of its own."""
 EXISTS_REASON = "an entry of that key was there before"
 Span = tuple[int, int]
 """From, to."""
@@ -132,10 +131,32 @@ class Runs:
             self._entries.counters.stale_notices += 1
             raise InvalidRequest(f"slot {slot}, generation {generation}: no such run")
         self._entries.expire_among(pieces.entries, now)
-        count = len(pieces.entries)
-        if count <= FEW_ENTRIES or len(set(pieces.entries)) < count:
-            return self._commit_each(run, pieces, options, now)
+        if len(pieces.entries) > 1 and len(set(pieces.entries)) < len(pieces.entries):
+            return self._commit_repeated(run, pieces, options, now)
+        return self._commit_different(run, pieces, options, now)
+
+    def _commit_different(
+        self, run: _Run, pieces: Pieces, options: RunOptions, now: float
+    ) -> RunResult:
+        if len(pieces.entries) <= FEW_ENTRIES:
+            return self._commit_few(run, pieces, options, now)
         return self._commit_columns(run, pieces, options, now)
+
+    def _commit_repeated(
+        self, run: _Run, pieces: Pieces, options: RunOptions, now: float
+    ) -> RunResult:
+        """An entry that is named again meets itself: stretches without it follow one another."""
+        _check_few(run, _numbers(pieces.offsets), _numbers(pieces.sizes))
+        results = [
+            self._commit_different(run, stretch, options, now) for stretch in _stretches(pieces)
+        ]
+        return RunResult(
+            b"".join([result.statuses for result in results]),
+            b"".join([result.slots for result in results]),
+            b"".join([result.generations for result in results]),
+            next((result.reason for result in results if result.reason), ""),
+            [entry for result in results for entry in result.stored],
+        )
 
     def _cut(self, run: _Run, last: int, skipped: Iterable[Span]) -> None:
         """The run begins at `last`; what was `skipped` before it is free."""
@@ -156,74 +177,76 @@ class Runs:
             for slot in slots:
                 self._entries.expiry.set(slot, now + options.ttl_s)
 
-    # -- committing one after the other ---------------------------------------------------
+    # -- committing a few -----------------------------------------------------------------
 
-    def _commit_each(self, run: _Run, pieces: Pieces, options: RunOptions, now: float) -> RunResult:
-        """An entry that is named twice meets itself."""
+    def _commit_few(self, run: _Run, pieces: Pieces, options: RunOptions, now: float) -> RunResult:
+        """All entries differ."""
         offsets, sizes, checksums = map(_numbers, pieces[1:])
-        stops = _check_each(run, offsets, sizes)
+        stops = _check_few(run, offsets, sizes)
         self._catalog.doom_fills(pieces.entries)
-        outcome = _Outcome()
-        reached, skipped = run.front, []
-        for entry, offset, size, checksum, stop in zip(
-            pieces.entries, offsets, sizes, checksums, stops, strict=True
-        ):
-            slot, status = self._slot_for(entry, options)
-            if status is not PutStatus.STORED:
-                outcome.refused(status, self._reason(status))
-                continue
-            existing = self._catalog.committed.get(entry)
-            if existing is not None:
-                if outcome.is_fresh(existing):
-                    self._publish(outcome, options, now)
-                self._entries.drop([existing], DropReason.REPLACED)
-            place = _Place(run.segment, run.base + offset, size, checksum)
-            outcome.stored(entry, slot, self._fill(slot, entry, place, _flags(options)))
-            if offset > reached:
-                skipped.append((reached, offset))
-            reached = stop
-        self._publish(outcome, options, now)
-        if stops:
-            if stops[-1] > reached:
-                skipped.append((reached, stops[-1]))
-            self._cut(run, stops[-1], skipped)
-        return outcome.result()
-
-    def _slot_for(self, entry: bytes, options: RunOptions) -> tuple[int, PutStatus]:
-        catalog = self._catalog
-        if options.if_exists != "replace" and (
-            entry in catalog.committed or entry in options.elsewhere
-        ):
-            return NO_SLOT, PutStatus.EXISTS
-        slot = catalog.take_slot()
-        if slot == NO_SLOT and self._placement.free_slot():
-            slot = catalog.take_slot()
-        return slot, PutStatus.STORED if slot else PutStatus.FULL
-
-    def _reason(self, status: PutStatus) -> str:
-        return EXISTS_REASON if status is PutStatus.EXISTS else self._refusals.no_slots(1)
-
-    def _fill(self, slot: int, entry: bytes, place: _Place, flags: int) -> int:
-        """The slot's generation. A key leads to it."""
-        catalog = self._catalog
-        words, position = catalog.words, slot * WORDS
-        generation = words[position] >> 32
-        words[position + PLACE] = place.segment << 32 | 1
-        words[position + OFFSET] = place.offset
-        words[position + LENGTH] = place.size
-        words[position + CHECKSUM] = place.checksum
-        words[position] = pack_head(generation, 1, SlotState.RESERVED)
-        catalog.keys[slot] = entry
-        catalog.namespaces[slot] = STRINGS
-        catalog.flags[slot] = flags
-        catalog.committed[entry] = slot
-        return generation
-
-    def _publish(self, outcome: _Outcome, options: RunOptions, now: float) -> None:
-        slots = outcome.take_fresh()
+        count, reason = len(stops), ""
+        chosen, entries = self._wanted_few(pieces.entries, options)
+        statuses = bytearray([PutStatus.EXISTS]) * count
+        if len(chosen) < count:
+            reason = EXISTS_REASON
+        slots = self._take_few_slots(len(chosen))
+        if len(slots) < len(chosen):
+            reason = self._refusals.no_slots(len(chosen) - len(slots))
+            for index in chosen[len(slots) :]:
+                statuses[index] = PutStatus.FULL
+            chosen, entries = chosen[: len(slots)], entries[: len(slots)]
+        if options.if_exists == "replace":
+            self._drop_replaced(entries)
+        generations = []
+        words, place = self._catalog.words, run.segment << 32 | 1
+        for slot, index in zip(slots, chosen, strict=True):
+            position = slot * WORDS
+            words[position + PLACE] = place
+            words[position + OFFSET] = run.base + offsets[index]
+            words[position + LENGTH] = sizes[index]
+            words[position + CHECKSUM] = checksums[index]
+            generations.append(words[position] >> 32)
+            statuses[index] = PutStatus.STORED
         if slots:
             self._time(slots, options, now)
-            self._entries.publish(slots, {}, now)
+            self._entries.publish_few(slots, entries, _flags(options), now)
+        if stops:
+            self._cut(run, stops[-1], _skipped_few(run.front, offsets, chosen, stops))
+        return RunResult(
+            bytes(statuses),
+            _spread_few(slots, chosen, count),
+            _spread_few(generations, chosen, count),
+            reason,
+            entries,
+        )
+
+    def _wanted_few(
+        self, entries: Sequence[bytes], options: RunOptions
+    ) -> tuple[Sequence[int], Sequence[bytes]]:
+        """As `_wanted`."""
+        committed, elsewhere = self._catalog.committed, options.elsewhere
+        if options.if_exists != "replace":
+            fresh = [entry not in committed and entry not in elsewhere for entry in entries]
+            if not all(fresh):
+                return [*compress(range(len(entries)), fresh)], [*compress(entries, fresh)]
+        return range(len(entries)), entries
+
+    def _take_few_slots(self, count: int) -> list[int]:
+        """Evicts for those that are missing."""
+        slots = self._catalog.take_few_slots(count)
+        for _ in range(count - len(slots)):
+            if not self._placement.free_slot():
+                break
+            slot = self._catalog.take_slot()
+            if slot != NO_SLOT:  # what is being copied to disk keeps its own until then
+                slots.append(slot)
+        return slots
+
+    def _drop_replaced(self, entries: Sequence[bytes]) -> None:
+        committed = self._catalog.committed
+        existing = [committed[entry] for entry in entries if entry in committed]
+        if existing:
+            self._entries.drop(existing, DropReason.REPLACED)
 
     # -- committing by columns ------------------------------------------------------------
 
@@ -242,10 +265,8 @@ class Runs:
             reason = self._refusals.no_slots(len(chosen) - len(slots))
             statuses[chosen[len(slots) :]] = PutStatus.FULL
             chosen, entries = chosen[: len(slots)], entries[: len(slots)]
-        committed = self._catalog.committed
         if options.if_exists == "replace":
-            existing = [committed[entry] for entry in entries if entry in committed]
-            self._entries.drop(existing, DropReason.REPLACED)
+            self._drop_replaced(entries)
         places = offsets[chosen] + np.uint64(run.base), sizes[chosen], checksums[chosen]
         generations = self._fill_columns(run.segment, places, slots)
         self._time(slots.tolist(), options, now)
@@ -354,54 +375,6 @@ class Runs:
         return differences
 
 
-class _Place(NamedTuple):
-    segment: int
-    offset: int
-    size: int
-    checksum: int
-
-
-class _Outcome:
-    """What has become of a batch, entry after entry."""
-
-    def __init__(self) -> None:
-        self._statuses = bytearray()
-        self._slots, self._generations = array("I"), array("I")
-        self._reason = ""
-        self._entries: list[bytes] = []
-        self._fresh: dict[int, None] = {}  # slots not published yet
-
-    def stored(self, entry: bytes, slot: int, generation: int) -> None:
-        self._add(PutStatus.STORED, slot, generation)
-        self._entries.append(entry)
-        self._fresh[slot] = None
-
-    def refused(self, status: PutStatus, reason: str) -> None:
-        self._add(status, NO_SLOT, 0)
-        self._reason = self._reason or reason
-
-    def is_fresh(self, slot: int) -> bool:
-        return slot in self._fresh
-
-    def take_fresh(self) -> list[int]:
-        fresh, self._fresh = [*self._fresh], {}
-        return fresh
-
-    def result(self) -> RunResult:
-        return RunResult(
-            bytes(self._statuses),
-            self._slots.tobytes(),
-            self._generations.tobytes(),
-            self._reason,
-            self._entries,
-        )
-
-    def _add(self, status: PutStatus, slot: int, generation: int) -> None:
-        self._statuses.append(status)
-        self._slots.append(slot)
-        self._generations.append(generation)
-
-
 def _flags(options: RunOptions) -> int:
     return (SOFT_PINNED if options.soft_pin else 0) | (0 if options.ttl_s is None else VOLATILE)
 
@@ -414,6 +387,23 @@ def _column(packed: bytes) -> _U64s:
     return np.frombuffer(packed, np.uint64)
 
 
+def _stretches(pieces: Pieces) -> Iterator[Pieces]:
+    """Neighbouring pieces of different entries, as many as there are."""
+    begin, seen = 0, set[bytes]()
+    for index, entry in enumerate(pieces.entries):
+        if entry in seen:
+            yield _slice(pieces, begin, index)
+            begin = index
+            seen.clear()
+        seen.add(entry)
+    yield _slice(pieces, begin, len(pieces.entries))
+
+
+def _slice(pieces: Pieces, begin: int, stop: int) -> Pieces:
+    entries, *columns = pieces
+    return Pieces(entries[begin:stop], *(column[8 * begin : 8 * stop] for column in columns))
+
+
 def _spread(values: NDArray[np.integer], positions: NDArray[np.int64], count: int) -> bytes:
     """u32 each, 0 where no position is."""
     spread = np.zeros(count, np.uint32)
@@ -421,7 +411,17 @@ def _spread(values: NDArray[np.integer], positions: NDArray[np.int64], count: in
     return spread.tobytes()
 
 
-def _check_each(run: _Run, offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def _spread_few(values: Sequence[int], positions: Sequence[int], count: int) -> bytes:
+    """As `_spread`."""
+    if len(values) == count:
+        return array("I", values).tobytes()
+    spread = array("I", bytes(4 * count))
+    for position, value in zip(positions, values, strict=True):
+        spread[position] = value
+    return spread.tobytes()
+
+
+def _check_few(run: _Run, offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Where each piece stops. Raises InvalidRequest unless they lie in order in what is left of
     the run."""
     stops, reached = [], run.front
@@ -435,8 +435,22 @@ def _check_each(run: _Run, offsets: Sequence[int], sizes: Sequence[int]) -> list
     return stops
 
 
+def _skipped_few(
+    front: int, offsets: Sequence[int], chosen: Sequence[int], stops: Sequence[int]
+) -> list[Span]:
+    """As `_skipped`."""
+    skipped = []
+    for index in chosen:
+        if offsets[index] > front:
+            skipped.append((front, offsets[index]))
+        front = stops[index]
+    if stops[-1] > front:
+        skipped.append((front, stops[-1]))
+    return skipped
+
+
 def _check_columns(run: _Run, offsets: _U64s, sizes: _U64s) -> NDArray[np.int64]:
-    """As `_check_each`, for at least one piece."""
+    """As `_check_few`, for at least one piece."""
     for index in {int(np.argmax(offsets)), int(np.argmax(sizes))}:
         if max(offsets[index], sizes[index]) > run.end:  # the sums below stay within 64 bits
             raise _misplaced(int(offsets[index]), int(sizes[index]), run.front, run.end)

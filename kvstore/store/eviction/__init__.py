@@ -8,7 +8,7 @@ from .cost_aware import CostAwarePolicy
 from .fifo import FifoPolicy
 from .length_aware import LengthAwarePolicy
 from .lfu import LfuPolicy
-from .links import OUT, Links
+from .links import OUT, Links, Slots
 from .lru import LruPolicy
 from .names import EvictionName
 from .policy import EvictionPolicy
@@ -26,4 +26,4 @@ POLICIES: dict[EvictionName, Callable[[Links, float], EvictionPolicy]] = {
 }
 """What makes one from a pool's links and the protected share (of those that have one)."""
 
-__all__ = ["EvictionName", "EvictionPolicy", "Links", "OUT", "POLICIES"]
+__all__ = ["EvictionName", "EvictionPolicy", "Links", "OUT", "POLICIES", "Slots"]

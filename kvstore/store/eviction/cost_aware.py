@@ -16,13 +16,13 @@ this is slru.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .chance import Chance
-from .links import Links, Queue
+from .links import LEAST_COLUMNS, OUT, Links, Queue, Slots
 from .slru import SlruPolicy
 
 COST_GROWTH = 1 / 1250
@@ -63,8 +63,12 @@ class CostAwarePolicy(SlruPolicy):
             self._marks[slot] = NOTHING
             self._ends.push(slot)
 
-    def insert_many(self, slots: NDArray[np.int64]) -> None:
+    def insert_many(self, slots: Slots) -> None:
         """Ends come first: they are colder than what they end."""
+        if len(slots) < LEAST_COLUMNS:
+            super(SlruPolicy, self).insert_many(slots)
+            return
+        slots = np.asarray(slots)
         are_ends = self._chains.are_ends(slots)
         for slot in slots[are_ends].tolist():
             self.insert(slot)
@@ -74,13 +78,22 @@ class CostAwarePolicy(SlruPolicy):
         self._probation.push_many(others)
 
     def insert_used(self, slot: int) -> None:
+        self._count_hit(slot)
+        super().insert_used(slot)
+
+    def touch_many(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            if self._marks[slot] and self._queue[slot] not in (OUT, self._soft.index):
+                self._count_hit(slot)
+        super().touch_many(slots)
+
+    def _count_hit(self, slot: int) -> None:
         mark = self._marks[slot]
         if mark == NEW:
             self._ordinary_chance.hit()
         elif mark == SAMPLE:
             self._end_chance.hit()
         self._marks[slot] = NOTHING
-        super().insert_used(slot)
 
     def refresh(self, slot: int) -> None:
         """An end that something was stored after is none."""

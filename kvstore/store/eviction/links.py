@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,10 @@ from ..slot_table import NO_SLOT
 
 OUT = 0
 """In the queue column: the slot waits in no queue, so it cannot be evicted."""
+LEAST_COLUMNS = 32
+"""Slots from which on numpy pays."""
 _WRAP = 0xFFFFFFFF
+Slots = Sequence[int] | NDArray[np.int64]
 
 
 class Links:
@@ -51,13 +54,13 @@ class Queue:
     __slots__ = (
         "_colder",
         "_hotter",
-        "_index",
         "_links",
         "_queue",
         "_stamp",
         "_words",
         "coldest",
         "hottest",
+        "index",
         "num_bytes",
     )
 
@@ -65,7 +68,7 @@ class Queue:
         self._links = links
         self._words = links.words
         self._colder, self._hotter, self._queue, self._stamp, _ = links.columns()
-        self._index = index
+        self.index = index
         self.clear()
 
     def clear(self) -> None:
@@ -78,7 +81,7 @@ class Queue:
         newest, links = self.hottest, self._links
         links.pushes += 1
         self._stamp[slot] = links.pushes & _WRAP
-        self._queue[slot] = self._index
+        self._queue[slot] = self.index
         self._colder[slot] = newest
         self._hotter[slot] = NO_SLOT
         if newest:
@@ -88,10 +91,15 @@ class Queue:
         self.hottest = slot
         self.num_bytes += self._words[slot * WORDS + LENGTH]
 
-    def push_many(self, slots: NDArray[np.int64]) -> None:
-        """As `push` of each, by columns; none twice."""
-        if not len(slots):
-            return
+    def push_many(self, slots: Slots) -> None:
+        """As `push` of each; none twice."""
+        if len(slots) < LEAST_COLUMNS:
+            for slot in slots:
+                self.push(int(slot))
+        else:
+            self._push_columns(np.asarray(slots))
+
+    def _push_columns(self, slots: NDArray[np.int64]) -> None:
         first, last, newest = int(slots[0]), int(slots[-1]), self.hottest
         colder, hotter, stamp = (
             np.frombuffer(column, np.uint32) for column in (self._colder, self._hotter, self._stamp)
@@ -99,7 +107,7 @@ class Queue:
         stamps = np.arange(self._links.pushes + 1, self._links.pushes + 1 + len(slots))
         stamp[slots] = (stamps & _WRAP).astype(np.uint32)
         self._links.pushes += len(slots)
-        np.frombuffer(self._queue, np.uint8)[slots] = self._index
+        np.frombuffer(self._queue, np.uint8)[slots] = self.index
         colder[slots[1:]] = slots[:-1]
         hotter[slots[:-1]] = slots[1:]
         colder[first], hotter[last] = newest, NO_SLOT
@@ -110,6 +118,39 @@ class Queue:
         self.hottest = last
         lengths = np.frombuffer(self._words, np.uint64)[slots * WORDS + LENGTH]
         self.num_bytes += int(lengths.sum())
+
+    def attract(self, slots: Iterable[int], queues: Sequence[Queue]) -> None:
+        """Each in turn becomes the hottest here, from whichever of `queues` (all of one policy, in
+        order) it waits in."""
+        colder, hotter, queue, stamp = self._colder, self._hotter, self._queue, self._stamp
+        links, words, index = self._links, self._words, self.index
+        pushes, newest = links.pushes, self.hottest
+        for slot in slots:
+            pushes += 1
+            stamp[slot] = pushes & _WRAP
+            if slot == newest:
+                continue
+            source, before, after = queues[queue[slot] - 1], colder[slot], hotter[slot]
+            if before:
+                hotter[before] = after
+            else:
+                source.coldest = after
+            if after:
+                colder[after] = before
+            else:
+                source.hottest = before
+            if source is not self:
+                queue[slot] = index
+                length = words[slot * WORDS + LENGTH]
+                source.num_bytes -= length
+                self.num_bytes += length
+            colder[slot], hotter[slot] = newest, NO_SLOT
+            if newest:
+                hotter[newest] = slot
+            else:
+                self.coldest = slot
+            newest = slot
+        links.pushes, self.hottest = pushes, newest
 
     def unlink(self, slot: int) -> None:
         """Takes out a slot of this queue."""
@@ -141,10 +182,10 @@ class Queue:
         differences = []
         num_bytes, before = 0, NO_SLOT
         for slot in self:
-            if self._queue[slot] != self._index or self._colder[slot] != before:
-                differences.append(f"slot {slot} is linked wrongly in queue {self._index}")
+            if self._queue[slot] != self.index or self._colder[slot] != before:
+                differences.append(f"slot {slot} is linked wrongly in queue {self.index}")
             num_bytes += self._words[slot * WORDS + LENGTH]
             before = slot
         if num_bytes != self.num_bytes or self.hottest != before:
-            differences.append(f"queue {self._index} holds {num_bytes}, accounts {self.num_bytes}")
+            differences.append(f"queue {self.index} holds {num_bytes}, accounts {self.num_bytes}")
         return differences

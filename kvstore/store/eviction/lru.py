@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .links import Links
+from .links import Links, Slots
 from .policy import QueuePolicy
 
 
@@ -13,5 +10,5 @@ class LruPolicy(QueuePolicy):
     def __init__(self, links: Links) -> None:
         super().__init__(links, [1.0])
 
-    def insert_many(self, slots: NDArray[np.int64]) -> None:
+    def insert_many(self, slots: Slots) -> None:
         self._queues[0].push_many(slots)

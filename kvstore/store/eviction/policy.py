@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..slot_table import NO_SLOT
-from .links import OUT, Links, Queue
+from .links import OUT, Links, Queue, Slots
 
 SOFT_WORTH = 1e9
 """A soft pin's weight: more than all others of a pool together."""
@@ -26,7 +26,7 @@ class EvictionPolicy(Protocol):
     def insert(self, slot: int) -> None:
         """A new entry. If it is a block, its chain links are set, those of its children too."""
 
-    def insert_many(self, slots: NDArray[np.int64]) -> None:
+    def insert_many(self, slots: Slots) -> None:
         """As `insert` of each in this order."""
 
     def insert_used(self, slot: int) -> None:
@@ -37,6 +37,9 @@ class EvictionPolicy(Protocol):
 
     def touch(self, slot: int) -> None:
         """It was hit. Nothing happens to one that is not evictable now (as in the next two)."""
+
+    def touch_many(self, slots: Sequence[int]) -> None:
+        """As `touch` of each in this order."""
 
     def refresh(self, slot: int) -> None:
         """What depends on it was stored: it is to stay as long as that."""
@@ -76,8 +79,8 @@ class QueuePolicy:
     def insert(self, slot: int) -> None:
         self._queues[0].push(slot)
 
-    def insert_many(self, slots: NDArray[np.int64]) -> None:
-        for slot in slots.tolist():
+    def insert_many(self, slots: Slots) -> None:
+        for slot in np.asarray(slots).tolist():
             self.insert(slot)
 
     def insert_used(self, slot: int) -> None:
@@ -94,6 +97,10 @@ class QueuePolicy:
                 self.insert_soft(slot)
             else:
                 self.insert_used(slot)
+
+    def touch_many(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.touch(slot)
 
     def refresh(self, slot: int) -> None:
         """Newest of its queue."""

@@ -9,10 +9,9 @@ Victims: probation's coldest, then protected's, then soft-pinned ones.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
-from .links import Links
+from .links import OUT, Links, Slots
 from .policy import QueuePolicy
 
 PROTECTED_WEIGHT = 2.0
@@ -30,11 +29,23 @@ class SlruPolicy(QueuePolicy):
         self._protected_ratio = protected_ratio
         self._probation, self._protected, _ = self._queues
 
-    def insert_many(self, slots: NDArray[np.int64]) -> None:
+    def insert_many(self, slots: Slots) -> None:
         self._probation.push_many(slots)
 
     def insert_used(self, slot: int) -> None:
         self._protected.push(slot)
+        self._shrink()
+
+    def touch_many(self, slots: Sequence[int]) -> None:
+        """Protected is as small as it has to be once all are in it."""
+        others = OUT, self._soft.index
+        plain = [slot for slot in slots if self._queue[slot] not in others]
+        if len(plain) < len(slots):
+            self._soft.attract([s for s in slots if self._queue[s] == others[1]], self._queues)
+        self._protected.attract(plain, self._queues)
+        self._shrink()
+
+    def _shrink(self) -> None:
         limit = self._protected_ratio * self.capacity_bytes
         while self._protected.num_bytes > limit and self._protected.coldest:
             self._demote(self._protected.coldest)
