@@ -54,6 +54,11 @@ class Case:
     def call_bytes(self) -> int:
         return self.size_bytes * self.batch
 
+    @property
+    def has_rate(self) -> bool:
+        """A view moves no bytes, so bytes a second say nothing of it."""
+        return self.group != "view" and self.call_bytes > 0
+
     def requests(self, budget: Budget) -> dict[str, Mapping[str, Any] | None]:
         """By side: ours, peers, limit."""
         shared = {

@@ -48,7 +48,7 @@ def _figures(case: Case, rounds: Sequence[Sequence[float]]) -> dict[str, Spread]
         "p50_us": Spread.of([statistics.median(calls) * MICROSECONDS for calls in rounds]),
         "p99_us": Spread.of([percentile(calls, 0.99) * MICROSECONDS for calls in rounds]),
     }
-    if case.call_bytes:
+    if case.has_rate:
         rates = [case.call_bytes / statistics.median(calls) / GIGABYTE for calls in rounds]
         told["gb_per_s"] = Spread.of(rates)
     return told

@@ -53,12 +53,12 @@ def _cells(row: Row, peers: Sequence[str]) -> list[str]:
         ", ".join(
             [_spread(row.ours[headline], HEADLINES[headline])]
             + [
-                f"{row.ours[name].median:.3g} {unit}"
+                f"{_rounded(row.ours[name].median)} {unit}"
                 for name, unit in BESIDE.items()
                 if name in row.ours
             ]
         ),
-        f"{rate.median:.3g}" if rate and headline != "gb_per_s" else "",
+        _rounded(rate.median) if rate and headline != "gb_per_s" else "",
         *(_beside(told.get(headline), row.ratio.get(name)) for name, told in sides.items()),
     ]
 
@@ -69,11 +69,17 @@ def _size(row: Row) -> str:
 
 
 def _spread(figure: Spread, unit: str) -> str:
-    middle = f"{figure.median:.4g} {unit}"
-    return middle if figure.count == 1 else f"{middle} [{figure.low:.3g}, {figure.high:.3g}]"
+    middle = f"{_rounded(figure.median)} {unit}"
+    low, high = _rounded(figure.low), _rounded(figure.high)
+    return middle if figure.count == 1 else f"{middle} [{low}, {high}]"
 
 
 def _beside(figure: Spread | None, ratio: float | None) -> str:
     if figure is None:
         return ""
-    return f"{figure.median:.4g}" + (f" ({ratio:.3g}×)" if ratio is not None else "")
+    return _rounded(figure.median) + (f" ({_rounded(ratio)}×)" if ratio is not None else "")
+
+
+def _rounded(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
