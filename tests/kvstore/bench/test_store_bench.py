@@ -48,7 +48,8 @@ def test_every_case_of_calls_has_a_row_with_its_limit(calls: Report) -> None:
     ):
         assert expected in names
     for row in calls.rows:
-        assert row.ours.keys() == row.limit.keys() == {"p50_us", "p99_us", "gb_per_s"}
+        rate = set() if row.case.startswith("view") else {"gb_per_s"}
+        assert row.ours.keys() == row.limit.keys() == {"p50_us", "p99_us"} | rate
         assert row.ours["p50_us"].count == ROUNDS
         assert row.ours["p99_us"].median >= row.ours["p50_us"].median > 0
         assert row.ratio.keys() == {"limit"}
