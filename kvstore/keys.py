@@ -149,7 +149,10 @@ def string_entry_id(key: str | bytes) -> EntryId:
 
 def string_entry_ids(keys: Sequence[str | bytes]) -> list[EntryId]:
     """`string_entry_id` of each, at less cost."""
-    entries = [b"s" + (key.encode() if isinstance(key, str) else bytes(key)) for key in keys]
+    try:
+        entries = [b"s" + key.encode() for key in keys]  # type: ignore[union-attr]  # or below
+    except AttributeError:  # some are bytes
+        entries = [b"s" + (key.encode() if isinstance(key, str) else bytes(key)) for key in keys]
     sizes = list(map(len, entries))
     if sizes and not (min(sizes) > 1 and max(sizes) <= MAX_STRING_KEY_BYTES + 1):
         return [string_entry_id(key) for key in keys]

@@ -12,9 +12,12 @@ is expected here, so it is asked for each time. What is not there is never kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 from time import monotonic
 from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..keys import EntryId
 from ..slots import BEAT_SECONDS, WORDS, SlotState, pack_head
@@ -42,8 +45,8 @@ class Spans(NamedTuple):
     """Where values lie in a segment."""
 
     segment: int
-    starts: Sequence[int]
-    sizes: Sequence[int]
+    starts: NDArray[np.uint64]
+    sizes: NDArray[np.uint64]
     checksums: Sequence[int]
 
 
@@ -89,8 +92,13 @@ class Locations:
     def places(self, entries: Sequence[EntryId]) -> list[Place | None]:
         """Where they were when they were last seen. For each, `copy` tells whether that still
         holds; in the end, `confirm` tells whether all of it may be believed."""
-        recent = self._recent
-        return [recent.get(entry) or self._find_earlier(entry) for entry in entries]
+        places = list(map(self._recent.get, entries))
+        if self._earlier and None in places:
+            return [
+                place or self._find_earlier(entry)
+                for place, entry in zip(places, entries, strict=True)
+            ]
+        return places
 
     def copy(self, place: Place, index: int, target: Target[T]) -> T | None:
         """None: it has changed, or its segment is not mapped yet."""
@@ -109,19 +117,25 @@ class Locations:
         return None
 
     def copy_small(
-        self, known: Sequence[tuple[Place, int]], target: Target[T], results: list[T | None]
+        self,
+        places: Sequence[Place],
+        indices: Sequence[int],
+        target: Target[T],
+        results: list[T | None],
     ) -> None:
         """`copy` of each to `results`, at less cost where all are small."""
         words, segments = self._words, self._segments
-        held = [
-            each for each in known if words[each[0][0]] == each[0][1] and each[0][2] in segments
-        ]
-        sources = [segments[place[2]][place[3] : place[4]] for place, _ in held]
-        copied, sums = target.all_summed([index for _, index in held], sources)
-        for (place, index), result, actual in zip(held, copied, sums, strict=True):
-            if words[place[0]] != place[1]:
+        held = [words[word] == head and at in segments for word, head, at, _, _, _ in places]
+        if not all(held):
+            places = list(compress(places, held))
+            indices = list(compress(indices, held))
+        sources = [segments[at][start:end] for _, _, at, start, end, _ in places]
+        copied, sums = target.all_summed(indices, sources)
+        for place, index, result, actual in zip(places, indices, copied, sums, strict=True):
+            word, head, _, _, _, checksum = place
+            if words[word] != head:
                 self._counters.lost_races += 1
-            elif actual == place[5] or not place[5]:
+            elif actual == checksum or not checksum:
                 results[index] = result
 
     def confirm(self, used: Sequence[Place]) -> bool:
@@ -174,23 +188,22 @@ class Locations:
     def learn_run(
         self,
         entries: Sequence[EntryId],
-        slots: memoryview,
-        generations: memoryview,
+        slots: NDArray[np.uint64],
+        generations: NDArray[np.uint64],
         spans: Spans,
     ) -> None:
         """What was just stored; slot 0: was not."""
         self._make_room(len(entries))
-        words = [slot * WORDS for slot in slots]
-        heads = [generation << 32 | _COMMITTED for generation in generations]
-        ends = map(int.__add__, spans.starts, spans.sizes)
-        places = zip(
-            words, heads, repeat(spans.segment), spans.starts, ends, spans.checksums, strict=False
-        )
-        if all(slots):
+        starts = spans.starts.tolist()
+        ends = (spans.starts + spans.sizes).tolist()
+        words = (slots * np.uint64(WORDS)).tolist()
+        heads = (generations << np.uint64(32) | np.uint64(_COMMITTED)).tolist()
+        places = zip(words, heads, repeat(spans.segment), starts, ends, spans.checksums)
+        if slots.all():
             self._recent.update(zip(entries, places, strict=True))
         else:
             stored = zip(entries, places, strict=True)
-            self._recent.update([each for each, slot in zip(stored, slots, strict=True) if slot])
+            self._recent.update(compress(stored, slots.tolist()))
 
     def clear(self) -> None:
         self._recent = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import compress
 from typing import Generic, TypeVar
 
 from moontide.transfer import CopyHelper, checksum
@@ -86,6 +87,8 @@ class Reader:
         if attachment is None or (locations := attachment.locations) is None:
             return indices
         places = locations.places(entries)
+        if not any(places):
+            return indices
         self._copy_known(locations, places, indices, target, results)
         missed = [index for index in indices if results[index] is None]
         if len(missed) == len(indices):
@@ -110,21 +113,22 @@ class Reader:
         results: list[T | None],
     ) -> None:
         """Results of those that are still at their places."""
-        known = [(place, index) for place, index in zip(places, indices, strict=True) if place]
-        if len(known) == 1:
-            ((place, index),) = known
-            results[index] = locations.copy(place, index, target)
-            return
+        known = [place for place in places if place]
         if not known:
             return
-        sizes = [place[4] - place[3] for place, _ in known]
+        if len(known) < len(places):
+            indices = list(compress(indices, places))
+        if len(known) == 1:
+            results[indices[0]] = locations.copy(known[0], indices[0], target)
+            return
+        sizes = [end - start for _, _, _, start, end, _ in known]
         if max(sizes) < SMALL_VALUE_BYTES:
-            locations.copy_small(known, target, results)
+            locations.copy_small(known, indices, target, results)
             return
 
         def copy_known(position: int) -> None:
-            place, index = known[position]
-            results[index] = locations.copy(place, index, target)
+            index = indices[position]
+            results[index] = locations.copy(known[position], index, target)
 
         self._helper.share(copy_known, len(known), sum(sizes))
 
@@ -210,14 +214,17 @@ class Reader:
         results: list[T | None],
         deadline: Deadline,
     ) -> list[int]:
-        """One round; returns what to look up again."""
+        """One round; returns what to look up again. What lies on disk and finds no room beside the
+        others is asked for once they are copied."""
         again: list[int] = []
-        asked = [entries[index] for index in pending]
-        for part in batches(asked):
-            found, answer = self._look_up(asked[part], deadline)
-            again += self._copy_found(
-                asked[part], pending[part], found, answer, target, results, deadline
-            )
+        parts = deque([pending[part] for part in batches([entries[index] for index in pending])])
+        while parts:
+            indices = parts.popleft()
+            asked = [entries[index] for index in indices]
+            found, answer = self._look_up(asked, deadline)
+            again += self._copy_found(asked, indices, found, answer, target, results, deadline)
+            if left := _not_brought(indices, found, answer):
+                parts.append(left)
         return again
 
     def _copy_found(
@@ -317,7 +324,7 @@ class Reader:
             return [pending]
         groups: list[Sequence[int]] = []
         for part in batches(asked):
-            found, _ = self.locate(asked[part], deadline)
+            found, answer = self.locate(asked[part], deadline)
             hits = [
                 (index, located.length)
                 for index, located in zip(pending[part], found, strict=True)
@@ -327,7 +334,19 @@ class Reader:
             groups += [
                 [index for index, _ in hits[run]] for run in batches([asked[0]] * len(hits), sizes)
             ]
+            groups += [[index] for index in _not_brought(pending[part], found, answer)]
         return groups
+
+
+def _not_brought(
+    indices: Sequence[int], found: Sequence[object | None], answer: Answer
+) -> list[int]:
+    """Those that lie on disk, perhaps, where others were brought in their place."""
+    reply = answer.reply
+    assert isinstance(reply, wire.LookupReply)
+    if not reply.beyond or not any(found):
+        return []
+    return [index for index, each in zip(indices, found, strict=True) if each is None]
 
 
 class _Copies(Generic[T]):

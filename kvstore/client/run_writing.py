@@ -12,7 +12,10 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
 
 from moontide.transfer import Bytes, CopyHelper, copy
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
@@ -63,18 +66,14 @@ class Batch:
         self.values = values
         self.sizes = sizes
         self.is_packed = max(sizes) < PAGE_BYTES
-        if self.is_packed:
-            steps = [size + _LINE_MASK & ~_LINE_MASK or CACHE_LINE_BYTES for size in sizes]
-            self.offsets = list(accumulate(steps, initial=0))
-        else:
-            self.offsets = _page_offsets(sizes)
+        self.offsets = _offsets(sizes)
 
     def __len__(self) -> int:
         return len(self.entries)
 
     @property
     def num_bytes(self) -> int:
-        return self.offsets[-1]
+        return int(self.offsets[-1])
 
     def begin(self, front: int) -> int:
         """The first place for it from `front` on."""
@@ -258,7 +257,7 @@ class RunWriter:
         if max(sizes) < SMALL_VALUE_BYTES:
             places = [
                 target[start : start + size]
-                for start, size in zip(offsets[:-1], sizes, strict=True)
+                for start, size in zip(offsets[:-1].tolist(), sizes, strict=True)
             ]
             for place, value in zip(places, values, strict=True):
                 place[:] = value
@@ -266,7 +265,7 @@ class RunWriter:
         sums = [0] * len(values)
 
         def fill(index: int) -> None:
-            start = offsets[index]
+            start = int(offsets[index])
             sums[index] = self._copies.copy(target[start : start + sizes[index]], values[index])
 
         self._helper.share(fill, len(values), batch.num_bytes)
@@ -280,12 +279,12 @@ class RunWriter:
         if options.ttl_s is None and run.attachment.locations is not None:
             run.attachment.locations.learn_run(
                 batch.entries,
-                memoryview(reply.slots).cast("I"),
-                memoryview(reply.generations).cast("I"),
+                np.frombuffer(reply.slots, "<u4").astype(np.uint64),
+                np.frombuffer(reply.generations, "<u4").astype(np.uint64),
                 Spans(
                     run.space.segment,
-                    _shifted(batch.offsets, run.space.offset + posted.begin),
-                    batch.sizes,
+                    batch.offsets[:-1] + np.uint64(run.space.offset + posted.begin),
+                    np.array(batch.sizes, np.uint64),
                     posted.checksums,
                 ),
             )
@@ -305,8 +304,20 @@ def _parts(entries: Sequence[EntryId], values: Sequence[Bytes], most_bytes: int)
     ]
 
 
-def _page_offsets(sizes: Sequence[int]) -> list[int]:
-    """With a value of a page or more among them."""
+def _offsets(sizes: Sequence[int]) -> NDArray[np.uint64]:
+    """Of values one behind another; one more: the end of the last."""
+    least, largest = min(sizes), max(sizes)
+    if least < PAGE_BYTES <= largest:
+        return np.array(_mixed_offsets(sizes), np.uint64)
+    mask = (PAGE_BYTES if least >= PAGE_BYTES else CACHE_LINE_BYTES) - 1
+    occupied = np.maximum(np.array(sizes, np.uint64), 1) + np.uint64(mask) & ~np.uint64(mask)
+    offsets = np.zeros(len(sizes) + 1, np.uint64)
+    np.cumsum(occupied, out=offsets[1:])
+    return offsets
+
+
+def _mixed_offsets(sizes: Sequence[int]) -> list[int]:
+    """With values of a page or more, and smaller ones, among them."""
     offsets, reached = [], 0
     for size in sizes:
         alignment = PAGE_BYTES if size >= PAGE_BYTES else CACHE_LINE_BYTES
@@ -314,11 +325,6 @@ def _page_offsets(sizes: Sequence[int]) -> list[int]:
         offsets.append(reached)
         reached += align_up(max(size, 1), alignment)
     return [*offsets, reached]
-
-
-def _shifted(offsets: list[int], begin: int) -> list[int]:
-    """Without the last, which is the end."""
-    return [begin + offset for offset in offsets[:-1]]
 
 
 def _commit_message(
@@ -332,7 +338,7 @@ def _commit_message(
         slot=space.slot,
         generation=space.generation,
         entries=list(batch.entries),
-        offsets=array("Q", _shifted(batch.offsets, begin)).tobytes(),
+        offsets=(batch.offsets[:-1] + np.uint64(begin)).tobytes(),
         sizes=array("Q", batch.sizes).tobytes(),
         checksums=array("Q", checksums).tobytes(),
         if_exists=options.if_exists,

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def room(self) -> int:
-        return self.num_bytes - align_up(self.front, PAGE_BYTES)
+        return self.num_bytes - (self.front + PAGE_BYTES - 1 & -PAGE_BYTES)
 
 
 class Runs:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moontide.transfer import CopyHelper
+from moontide.transfer import Bytes, CopyHelper
 from moontide.transfer.types import Instance
 
 from .. import wire
@@ -163,7 +163,9 @@ class StoreClient:
         deadline = self._begin(timeout_s)
         options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
         entries = string_entry_ids([key for key, _ in items])
-        values = [data if type(data) is bytes else readable_bytes(data) for _, data in items]
+        values: list[Bytes] = [data for _, data in items]  # type: ignore[misc]  # or below
+        if not {bytes}.issuperset(map(type, values)):
+            values = [readable_bytes(data) for data in values]
         return self._writer.put(entries, values, options, deadline)
 
     def remove(self, key: Key, *, timeout_s: float | None = None) -> bool:
@@ -215,7 +217,10 @@ class StoreClient:
         deadline = self._begin(timeout_s)
         if len(keys) != len(buffers):
             raise InvalidRequest(f"{len(keys)} keys and {len(buffers)} buffers; give one a key")
-        target = IntoBuffers([writable_bytes(buffer) for buffer in buffers])
+        if {bytearray}.issuperset(map(type, buffers)):
+            target = IntoBuffers([memoryview(buffer) for buffer in buffers])
+        else:
+            target = IntoBuffers([writable_bytes(buffer) for buffer in buffers])
         return self._reader.read(string_entry_ids(keys), target, deadline)
 
     def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:

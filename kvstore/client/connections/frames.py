@@ -65,13 +65,17 @@ class FrameWriter:
 
     def add(self, message: wire.Request, payload: Buffers = ()) -> int:
         """The request's id. The payload must stay unchanged until it is sent."""
-        self._last_request = self._last_request % MAX_REQUEST_ID + 1
-        num_bytes = sum(map(len, payload)) if payload else 0
-        head = wire.encode_frame(message, self._last_request, num_bytes, version=self.version)
+        self._last_request = request_id = self._last_request % MAX_REQUEST_ID + 1
+        if not payload:
+            self._buffers.append(
+                memoryview(wire.encode_frame(message, request_id, version=self.version))
+            )
+            return request_id
+        num_bytes = sum(map(len, payload))
+        head = wire.encode_frame(message, request_id, num_bytes, version=self.version)
         self._buffers.append(memoryview(head))
-        if payload:
-            self._buffers.extend(memoryview(part) for part in payload if len(part))
-        return self._last_request
+        self._buffers.extend(memoryview(part) for part in payload if len(part))
+        return request_id
 
     def tell(self, message: wire.Request) -> None:
         """A request that is never answered."""
@@ -79,15 +83,19 @@ class FrameWriter:
 
     def send(self, flags: int = 0) -> int:
         """One system call; how many bytes the socket took. Raises what the socket raises."""
-        if len(self._buffers) == 1:
-            taken = self._sock.send(self._buffers[0], flags)
+        buffers = self._buffers
+        if len(buffers) == 1:
+            taken = self._sock.send(buffers[0], flags)
+            if taken == len(buffers[0]):
+                buffers.clear()
+                return taken
         else:
-            taken = self._sock.sendmsg(list(islice(self._buffers, MAX_SEND_BUFFERS)), (), flags)
+            taken = self._sock.sendmsg(list(islice(buffers, MAX_SEND_BUFFERS)), (), flags)
         left = taken
-        while self._buffers and left >= len(self._buffers[0]):
-            left -= len(self._buffers.popleft())
+        while buffers and left >= len(buffers[0]):
+            left -= len(buffers.popleft())
         if left:
-            self._buffers[0] = self._buffers[0][left:]
+            buffers[0] = buffers[0][left:]
         return taken
 
 
