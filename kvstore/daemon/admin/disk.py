@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from ...errors import InvalidRequest, StoreUnavailable
 from ...keys import EntryId, block_key_of, is_block, shard_of
@@ -20,6 +20,7 @@ from .keys import TextKey
 PAGE = 512
 CURSOR = "nvme:"
 """Cursors of pages of this tier begin so; the rest is hex."""
+Drop = Callable[[list[EntryId]], Awaitable[None]]
 
 
 class DiskInspection:
@@ -54,9 +55,9 @@ class DiskInspection:
             count += self._store.exists(entries, time.monotonic()).count(False)
         return count
 
-    async def evict(self, scope: EvictScope, prefix: TextKey | None, *, carry_out: bool) -> Evicted:
-        """Drops what lies in scope, and answers when that is durable. This tier does not know when
-        an entry was last used: `older_than_s` is refused."""
+    async def evict(self, scope: EvictScope, prefix: TextKey | None) -> DiskEviction:
+        """What lies in scope, to be carried out or not. This tier does not know when an entry was
+        last used: `older_than_s` is refused."""
         if scope.older_than_s is not None:
             raise InvalidRequest(
                 "older_than_s works on dram only: the nvme tier keeps no times of use; give tier "
@@ -70,11 +71,7 @@ class DiskInspection:
                     break
                 chosen.append(location)
                 missing = None if missing is None else missing - location.length
-        if carry_out:
-            for start in range(0, len(chosen), PAGE):
-                part = [EntryId(each.entry) for each in chosen[start : start + PAGE]]
-                await self.drop(part)
-        return self._measure(chosen)
+        return DiskEviction(self._measure(chosen), chosen, self.drop)
 
     async def drop(self, entries: list[EntryId]) -> None:
         """Returns when it is durable; raises StoreUnavailable when it cannot be."""
@@ -115,6 +112,21 @@ class DiskInspection:
         }
         tokens = sum(map(self._store.block_tokens, blocks.values()))
         return Evicted(len(chosen), sum(each.length for each in chosen), tokens)
+
+
+class DiskEviction:
+    """As `store.Eviction`, of what lies on disk; `takes` is what it frees."""
+
+    def __init__(self, takes: Evicted, chosen: Sequence[NvmeLocation], drop: Drop) -> None:
+        self.takes = takes
+        self._chosen = chosen
+        self._drop = drop
+
+    async def carry_out(self) -> None:
+        """Returns when it is durable; raises StoreUnavailable when it cannot be."""
+        for start in range(0, len(self._chosen), PAGE):
+            part = self._chosen[start : start + PAGE]
+            await self._drop([EntryId(each.entry) for each in part])
 
 
 async def _durably(begin: Callable[[Callable[[bool], None]], None]) -> None:

@@ -19,7 +19,7 @@ from .bodies import (
     FloorAnswer,
     FloorRequest,
 )
-from .keys import parse_key, parse_key_prefix, parse_namespace
+from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace
 from .listing import Listing
 
 
@@ -61,31 +61,21 @@ class EndingRoutes:
 
     async def _evict(self, call: Call[EvictRequest, None]) -> EvictAnswer:
         body = call.body
-        namespace = parse_namespace(body.namespace)
         prefix = parse_key_prefix(body.key_prefix) if body.key_prefix is not None else None
-        strings_only = namespace == b"" or (prefix is not None and not prefix.is_block)
-        scope = EvictScope(
-            namespace=namespace or None,
-            strings_only=strings_only,
-            entries=None
-            if body.keys is None
-            else tuple(parse_key(key).entry_id for key in body.keys),
-            key_prefix=prefix.data if prefix else b"",
-            older_than_s=body.older_than_s,
-            num_bytes=body.bytes,
-        )
+        scope = _scope_of(body, prefix)
         tiers: dict[str, Evicted] = {}
         if body.tier != "nvme":
-            eviction = self._listing.store.evict(scope, time.monotonic())
+            in_dram = self._listing.store.evict(scope, time.monotonic())
             if not body.dry_run:
-                for _ in eviction.carry_out():
+                for _ in in_dram.carry_out():
                     await asyncio.sleep(0)  # let clients have a turn
-            tiers[Tier.DRAM.value] = eviction.takes
-        asks_age = body.older_than_s is not None and body.tier is None
-        if body.tier != "dram" and self._listing.disk is not None and not asks_age:
-            tiers[Tier.NVME.value] = await self._listing.disk.evict(
-                scope, prefix, carry_out=not body.dry_run
-            )
+            tiers[Tier.DRAM.value] = in_dram.takes
+        is_of_dram = body.tier is None and body.older_than_s is not None
+        if body.tier != "dram" and self._listing.disk is not None and not is_of_dram:
+            on_disk = await self._listing.disk.evict(scope, prefix)
+            if not body.dry_run:
+                await on_disk.carry_out()
+            tiers[Tier.NVME.value] = on_disk.takes
         return EvictAnswer(body.dry_run, tiers)
 
     async def _clear(self, call: Call[ClearRequest, None]) -> ClearAnswer:
@@ -134,3 +124,16 @@ class EndingRoutes:
                 "weights_id or salt: give the namespace's digest",
             )
         return found
+
+
+def _scope_of(body: EvictRequest, prefix: TextKey | None) -> EvictScope:
+    namespace = parse_namespace(body.namespace)
+    keys = None if body.keys is None else tuple(parse_key(key).entry_id for key in body.keys)
+    return EvictScope(
+        namespace=namespace or None,
+        strings_only=namespace == b"" or (prefix is not None and not prefix.is_block),
+        entries=keys,
+        key_prefix=prefix.data if prefix else b"",
+        older_than_s=body.older_than_s,
+        num_bytes=body.bytes,
+    )

@@ -48,10 +48,10 @@ def make_report(
     client_processes: int,
     event_streams: int,
     transfers: TransportCounters,
-    draining: bool = False,
-    connection_bytes: int = 0,
-    peers: PeerReport | None = None,
-    nvme: NvmeStats | None = None,
+    draining: bool,
+    connection_bytes: int,
+    peers: PeerReport | None,
+    nvme: NvmeStats | None,
 ) -> StoreReport:
     return StoreReport(
         **msgspec.structs.asdict(stats),

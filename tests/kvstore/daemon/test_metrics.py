@@ -39,7 +39,10 @@ def report() -> StoreReport:
         client_processes=1,
         event_streams=0,
         transfers=TransportCounters(bytes_in=11),
+        draining=False,
+        connection_bytes=0,
         peers=peers,
+        nvme=None,
     )
 
 
