@@ -174,6 +174,7 @@ class ReservedWriter:
         def fill(position: int) -> None:
             index = mapped[position]
             space, value = spaces[index], values[index]
+            answer.attachment.prepare(space.segment, space.offset, len(value))
             target = segments[space.segment][space.offset : space.offset + len(value)]
             sums[index] = copies.copy(target, value)
 

@@ -170,6 +170,7 @@ class RunWriter:
             held = True
             self._writes.begin(run.connection)  # until its end no request may be made
             try:
+                _prepare(run)
                 checksum = self._copies.copy(memory[start : start + size], value)
             finally:
                 self._writes.end(run.connection)
@@ -230,6 +231,7 @@ class RunWriter:
             held = True
             self._writes.begin(run.connection)  # until its end no request may be made
             try:
+                _prepare(run)
                 target = memory[space.offset + begin : space.offset + end]
                 checksums = self._fill(batch, target)
             finally:
@@ -346,6 +348,12 @@ def _commit_message(
         soft_pin=options.soft_pin,
         replicas=options.replicas,
     )
+
+
+def _prepare(run: Run) -> None:
+    """When it is first written to."""
+    if not run.front:
+        run.attachment.prepare(run.space.segment, run.space.offset, run.num_bytes)
 
 
 def _let_go(posted: _Posted) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -60,9 +61,24 @@ def test_a_sparse_segment_stays_sparse_when_it_is_mapped() -> None:
         return os.fstat(segment.descriptor).st_blocks * 512
 
     before = taken_bytes()
-    mapping = Mapping(os.dup(segment.readable_descriptor), segment.num_bytes, reserved=False)
+    mapping = Mapping(os.dup(segment.readable_descriptor), segment.num_bytes)
     assert mapping.buffer[5] == 1
     assert taken_bytes() == before < 4 << 20
+    segment.close()
+
+
+def test_what_is_prepared_is_written_without_faults() -> None:
+    segment = Segment(8 << 20, name="prepared")
+    mapping = Mapping(os.dup(segment.descriptor), segment.num_bytes, writable=True)
+    for offset, num_bytes in [(5 << 20, 1 << 20), (100, 1), (0, 8 << 20), (8 << 20, 0)]:
+        mapping.prepare(offset, num_bytes)
+    value = b"\x01" * (8 << 20)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    mapping.buffer[:] = value
+    faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+    assert faults < 100  # of 2048 pages
+    mapping.close()
+    mapping.prepare(0, 8 << 20)  # nothing is left to prepare
     segment.close()
 
 

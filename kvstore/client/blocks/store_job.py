@@ -168,7 +168,8 @@ class StoreJob(Job):
         held: dict[int, memoryview] = {}
         try:
             for segment, reservations in self._spaces.segments().items():
-                held[segment] = self._attachment.hold(segment, reservations)
+                held[segment] = memory = self._attachment.hold(segment, reservations)
+                self._attachment.prepare(segment, 0, len(memory))
         except SegmentTaken as error:
             for segment in held:
                 self._attachment.let_go(segment)

@@ -147,6 +147,12 @@ class Attachment:
                 raise SegmentTaken(f"segment {segment} was taken back and granted again")
         return granted.mapping.buffer
 
+    def prepare(self, segment: int, offset: int, num_bytes: int) -> None:
+        """A range of a held segment is about to be written."""
+        granted = self._granted.get(segment)
+        if granted is not None:
+            granted.mapping.prepare(offset, num_bytes)
+
     def let_go(self, segment: int) -> None:
         with self._lock:
             granted = self._granted.get(segment)
@@ -234,7 +240,7 @@ class Attachments:
 def _map_slot_table(connection: Connection) -> Mapping:
     welcome = connection.welcome
     descriptor = connection.reader.take_descriptor()
-    mapping = Mapping(descriptor, welcome.slot_table_bytes, reserved=False)
+    mapping = Mapping(descriptor, welcome.slot_table_bytes)
     if welcome.boot_id != boot_id() or welcome.layout_version != LAYOUT_VERSION:
         raise StoreUnavailable(
             f"the store offers memory of boot {welcome.boot_id}, layout {welcome.layout_version}; "
