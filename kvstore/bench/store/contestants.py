@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +135,3 @@ def driver_command(module: str, python: Path | None = None) -> list[str]:
     if python is None:
         return [sys.executable, "-m", f"{__package__}.drivers.{module}"]
     return [str(python), "-c", _RUN, str(Path(__file__).parent), f"drivers.{module}"]
-
-
-@contextlib.contextmanager
-def running(contestant: Contestant) -> Iterator[Contestant]:
-    try:
-        yield contestant
-    finally:
-        contestant.close()

@@ -21,8 +21,8 @@ Answers = dict[str, list[Any]]
 
 
 class Field:
-    """All contestants that run. One that fails is told and left out from then on; ours ends the
-    run."""
+    """All contestants that run. A peer that fails is told and left out from then on; ours, and the
+    limit, end the run."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -65,14 +65,12 @@ class Field:
 
     @property
     def versions(self) -> dict[str, str]:
+        """Of those that run now."""
         return {name: contestant.version for name, contestant in self._running.items()}
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._running)
-
     def ask(self, name: str, request: Mapping[str, Any]) -> Any:
-        """None: it failed, or had failed before. Raises ContestantFailed if it is ours."""
+        """None: it failed, or had failed before. Raises ContestantFailed if it is ours or the
+        limit."""
         contestant = self._running.get(name)
         if contestant is None:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from moontide.kvstore.bench.store.contestants import (
     Contestant,
     ContestantFailed,
     driver_command,
-    running,
 )
 from moontide.kvstore.bench.store.rounds import LIMIT, OURS, Field, measure
 
@@ -35,7 +34,7 @@ def start(tmp_path: Path) -> Iterator[StartContestant]:
 
         def start_contestant(fault: str = "", name: str = "dict") -> Contestant:
             command = [sys.executable, str(DRIVER), fault]
-            return stack.enter_context(running(Contestant(name, command, tmp_path / f"{name}.log")))
+            return stack.enter_context(closing(Contestant(name, command, tmp_path / f"{name}.log")))
 
         yield start_contestant
 
@@ -115,7 +114,7 @@ def test_rounds_turn_the_order_and_leave_out_who_fails(start: StartContestant) -
         for name in ("ours", "broken"):
             field.enter(start(name=name), SETTINGS)
         assert field.rounds(3, request) == {"ours": [1000] * 3}
-        assert field.names == ["ours"]
+        assert list(field.versions) == ["ours"]
     assert asked[:4] == [("ours", 0), ("broken", 0), ("broken", 1), ("ours", 1)]
     assert "broken is left out" in told[0]
 
@@ -130,13 +129,13 @@ def test_without_ours_there_is_no_measurement(start: StartContestant) -> None:
 def test_a_peers_interpreter_runs_a_driver_without_our_packages(tmp_path: Path) -> None:
     """`limits` stands for a peer: its own folder is all it needs."""
     command = driver_command("limits", Path(sys.executable))
-    with running(Contestant("peer", command, tmp_path / "log")) as contestant:
+    with closing(Contestant("peer", command, tmp_path / "log")) as contestant:
         contestant.begin(SETTINGS, ANSWER_SECONDS)
         assert len(contestant.ask({"do": "get", **SMALL}, ANSWER_SECONDS)) == SMALL["calls"]
 
 
 def test_limits_are_copies_round_trips_and_the_disk(tmp_path: Path) -> None:
-    with running(Contestant(LIMIT, driver_command("limits"), tmp_path / "log")) as limit:
+    with closing(Contestant(LIMIT, driver_command("limits"), tmp_path / "log")) as limit:
         limit.begin(SETTINGS, ANSWER_SECONDS)
         trips = limit.ask({"do": "round_trip", **SMALL}, ANSWER_SECONDS)
         assert len(trips) == SMALL["calls"]
