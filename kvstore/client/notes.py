@@ -22,22 +22,19 @@ MAX_NOTE_TICKETS = 4096
 
 
 class Notes:
-    """For one life of a daemon. Thread-safe. Readers append to `uses` themselves."""
+    """For one life of a daemon. Thread-safe. Readers append to `uses` themselves; `released` are
+    the tickets still to be told, each with the connection that its pin ends with, or 0."""
 
     def __init__(self) -> None:
         self.uses: list[Place] = []
-        self._released: deque[tuple[int, bytes]] = deque()
+        self.released: deque[tuple[int, bytes]] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self.uses or self._released)
-
-    @property
-    def has_releases(self) -> bool:
-        return bool(self._released)
+        return bool(self.uses or self.released)
 
     def release(self, connection: int, ticket: bytes) -> None:
         """`connection` is the one that the pin ends with, or 0. Finalizers may call this."""
-        self._released.append((connection, ticket))
+        self.released.append((connection, ticket))
 
     def drop_excess(self) -> None:
         """They cannot be sent for now."""
@@ -48,8 +45,8 @@ class Notes:
         """What there is to tell over `connection`. Pins of ended connections have ended."""
         uses, self.uses = self.uses, []
         tickets: list[bytes] = []
-        while self._released and len(tickets) < MAX_NOTE_TICKETS:
-            owner, ticket = self._released.popleft()
+        while self.released and len(tickets) < MAX_NOTE_TICKETS:
+            owner, ticket = self.released.popleft()
             if owner in (0, connection):
                 tickets.append(ticket)
         return wire.NoteUse(

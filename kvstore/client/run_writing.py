@@ -130,16 +130,18 @@ class RunWriter:
                     break
                 left_bytes -= batch.num_bytes
                 waiting.append(posted)
-                if len(waiting) > MAX_AHEAD:
+                if len(waiting) > (0 if _may_be_overtaken(options) else MAX_AHEAD):
                     results += self._collect(waiting[0], options, deadline)
-                    _let_go(waiting.popleft())
+                    self._end(waiting.popleft(), options)
             while waiting:
                 results += self._collect(waiting[0], options, deadline)
-                _let_go(waiting.popleft())
+                self._end(waiting.popleft(), options)
         finally:
             for posted in waiting:
                 self._link.forget(posted.run.connection, posted.request_id)
                 _let_go(posted)
+                if _may_be_overtaken(options):
+                    self.runs.give_up(posted.run)
         return results
 
     def put_one(
@@ -151,13 +153,19 @@ class RunWriter:
         wanted = max(self._link.open(deadline).run_bytes, occupied)
         while (run := self.runs.take(occupied, wanted, deadline)) is not None:
             try:
-                return self._put_in(run, entry, value, options, deadline)
+                return self._put_in(run, occupied, entry, value, options, deadline)
             except (SegmentTaken, OwnerLost):
                 deadline.check("put")
         return None
 
     def _put_in(
-        self, run: Run, entry: EntryId, value: Bytes, options: PutOptions, deadline: Deadline
+        self,
+        run: Run,
+        occupied: int,
+        entry: EntryId,
+        value: Bytes,
+        options: PutOptions,
+        deadline: Deadline,
     ) -> PutResult:
         """The run is given back, or given up when anything goes wrong."""
         space, attachment, size = run.space, run.attachment, len(value)
@@ -193,7 +201,7 @@ class RunWriter:
         finally:
             if held:
                 attachment.let_go(space.segment)
-        run.front = begin + _occupied(size)
+        run.front = begin + occupied
         self.runs.give_back(run)
         reply = _run_reply(answer.reply, 1)
         slot = int.from_bytes(reply.slots, "little")
@@ -220,7 +228,7 @@ class RunWriter:
     def _fill_and_post(
         self, run: Run, batch: Batch, options: PutOptions, deadline: Deadline
     ) -> _Posted:
-        """The run is given back, or given up when anything goes wrong."""
+        """The run is given back, if not `_may_be_overtaken`; given up when anything goes wrong."""
         space = run.space
         place = [(space.slot, space.generation)]
         begin = batch.begin(run.front)
@@ -244,8 +252,15 @@ class RunWriter:
             self.runs.give_up(run)
             raise
         run.front = end
-        self.runs.give_back(run)
+        if not _may_be_overtaken(options):
+            self.runs.give_back(run)
         return _Posted(request_id, run, batch, begin, checksums)
+
+    def _end(self, posted: _Posted, options: PutOptions) -> None:
+        """It is answered."""
+        _let_go(posted)
+        if _may_be_overtaken(options):
+            self.runs.give_back(posted.run)
 
     def _fill(self, batch: Batch, target: memoryview) -> list[int]:
         """Copies the values to their places; their checksums."""
@@ -354,6 +369,12 @@ def _prepare(run: Run) -> None:
     """When it is first written to."""
     if not run.front:
         run.attachment.prepare(run.space.segment, run.space.offset, run.num_bytes)
+
+
+def _may_be_overtaken(options: PutOptions) -> bool:
+    """The daemon may ask other nodes before it acts, and goes on with later requests meanwhile:
+    nothing else may be asked of the run until the answer."""
+    return options.if_exists == "replace"
 
 
 def _let_go(posted: _Posted) -> None:

@@ -370,7 +370,8 @@ class StoreClient:
 
     def _begin(self, timeout_s: float | None) -> Deadline:
         self._link.check_usable()
-        self._pins.release_dropped()
+        if self._pins.dropped:
+            self._pins.release_dropped()
         return Deadline(self._timeout_s if timeout_s is None else timeout_s)
 
     def _io(self) -> Channel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 
 from moontide.transfer import checksum
@@ -98,15 +97,17 @@ def _no_place(attachment: Attachment, located: Located) -> None:
     raise AssertionError("a private copy was found damaged")
 
 
-@dataclass(frozen=True, slots=True)
 class Pin:
     """Of a view: ends with its release, or with the connection that took it. Of a ticket
     (`connection` 0): with its release, or its TTL."""
 
-    pins: Pins
-    attachment: Attachment
-    connection: int
-    ticket: bytes
+    __slots__ = ("attachment", "connection", "pins", "ticket")
+
+    def __init__(self, pins: Pins, attachment: Attachment, connection: int, ticket: bytes) -> None:
+        self.pins = pins
+        self.attachment = attachment
+        self.connection = connection
+        self.ticket = ticket
 
     def release(self) -> None:
         self.pins.release(self)
@@ -122,7 +123,7 @@ class Pins:
     def __init__(self, link: Link, timeout_s: float) -> None:
         self._link = link
         self._timeout_s = timeout_s
-        self._dropped: deque[Pin] = deque()
+        self.dropped: deque[Pin] = deque()
 
     def release(self, pin: Pin) -> None:
         """Without waiting, unless the daemon speaks version 1. Never raises a StoreError: when the
@@ -141,11 +142,11 @@ class Pins:
         if pin.attachment.takes_notes:
             self._tell(pin)
         else:
-            self._dropped.append(pin)
+            self.dropped.append(pin)
 
     def release_dropped(self) -> None:
-        while self._dropped:
-            self.release(self._dropped.popleft())
+        while self.dropped:
+            self.release(self.dropped.popleft())
 
     def _tell(self, pin: Pin) -> None:
         pin.attachment.notes.release(pin.connection, pin.ticket)

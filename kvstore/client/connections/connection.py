@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import NoReturn
 
 from moontide.transfer.types import Instance, boot_id
@@ -21,6 +22,7 @@ from .frames import Buffers, ConnectionLost, Frame, FrameReader, FrameWriter
 
 LIMIT_SLACK_RATIO = 0.05
 """How much later than its deadline a wait may end: so the kernel need not be told each time."""
+_MOST_SLACK = 1 + LIMIT_SLACK_RATIO
 
 _serials = itertools.count(1)
 _BRINGS_DESCRIPTOR = (wire.Hello, wire.MapSegment)
@@ -48,14 +50,14 @@ class ReceiveLimit:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._seconds = 0.0
+        self.seconds = 0.0
         sock.settimeout(None)
 
     def hold(self, left: float) -> None:
         """`left` seconds from now."""
-        if not left <= self._seconds <= left * (1 + LIMIT_SLACK_RATIO):
-            self._seconds = left * (1 + LIMIT_SLACK_RATIO / 2)
-            seconds, rest = divmod(self._seconds, 1)
+        if not left <= self.seconds <= left * _MOST_SLACK:
+            self.seconds = left * (1 + LIMIT_SLACK_RATIO / 2)
+            seconds, rest = divmod(self.seconds, 1)
             limit = _TIMEVAL.pack(int(seconds), int(rest * 1e6) + 1)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
@@ -87,11 +89,19 @@ class Connection:
     def request(
         self, message: wire.Request, deadline: Deadline, payload: Buffers = ()
     ) -> tuple[wire.Reply, memoryview]:
-        """The reply (a Failure too) and its payload. Raises StoreTimeout, ConnectionLost."""
-        self.reader.takes_descriptors = self.is_local and isinstance(message, _BRINGS_DESCRIPTOR)
-        request_id = self.writer.add(message, payload)
-        self._send(deadline)
-        if self._is_quick:
+        """The reply (a Failure too) and its payload. Raises StoreTimeout, ConnectionLost.
+
+        The common course is one send and one receive, in `_send_at_once` and `_receive_reply`; it
+        is left for the general way as soon as the socket takes or gives anything else than one
+        whole frame, or something waits to be sent before."""
+        brings_descriptor = type(message) in _BRINGS_DESCRIPTOR
+        self.reader.takes_descriptors = self.is_local and brings_descriptor
+        if payload or self.writer:
+            request_id = self.writer.add(message, payload)
+            self._send(deadline)
+        else:
+            request_id = self._send_at_once(message, deadline)
+        if not brings_descriptor and self.reader.is_between_frames:
             reply = self._receive_reply(request_id, deadline)
             if reply is not None:
                 return reply, _NO_PAYLOAD
@@ -109,7 +119,7 @@ class Connection:
 
     def collect(self, request_id: int, deadline: Deadline) -> wire.Reply:
         """The reply to what was posted. Raises like `request`."""
-        if self._answers[request_id] is None and self._is_quick:
+        if self._answers[request_id] is None and self.reader.is_between_frames:
             reply = self._receive_reply(request_id, deadline)
             if reply is not None:
                 del self._answers[request_id]
@@ -140,7 +150,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            raise ConnectionLost(f"connection to the store failed: {error}", sent=False) from error
+            raise _connection_failed(error, sent=False) from error
 
     def take_notices(self) -> None:
         """Handles what the daemon sent unasked since the last request. Raises ConnectionLost, with
@@ -163,8 +173,22 @@ class Connection:
         elif frame.request_id or not self.on_notice(frame.message):
             raise ConnectionLost(f"the store answered request {frame.request_id}, never made")
 
-    def _send(self, deadline: Deadline) -> None:
-        sent_bytes = 0
+    def _send_at_once(self, message: wire.Request, deadline: Deadline) -> int:
+        """Its id. Nothing is queued."""
+        request_id, frame = self.writer.frame(message)
+        try:
+            sent_bytes = self.sock.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent_bytes = 0
+        except OSError as error:
+            raise _connection_failed(error, sent=False) from error
+        if sent_bytes < len(frame):
+            self.writer.queue(frame[sent_bytes:])
+            self._send(deadline, sent_bytes)
+        return request_id
+
+    def _send(self, deadline: Deadline, sent_bytes: int = 0) -> None:
+        """What is queued. `sent_bytes` of the request have been sent already."""
         try:
             while self.writer:
                 try:
@@ -173,18 +197,14 @@ class Connection:
                     left = deadline.check("sending to the store")
                     self._writable.poll(math.ceil(left * 1e3))
         except OSError as error:
-            raise ConnectionLost(
-                f"connection to the store failed: {error}", sent=sent_bytes > 0
-            ) from error
-
-    @property
-    def _is_quick(self) -> bool:
-        return self.reader.is_between_frames and not self.reader.takes_descriptors
+            raise _connection_failed(error, sent=sent_bytes > 0) from error
 
     def _receive_reply(self, request_id: int, deadline: Deadline) -> wire.Reply | None:
         """See FrameReader.receive_reply."""
+        left = deadline.at - monotonic()
         try:
-            self._limit.hold(deadline.check("waiting for the store"))
+            if not left <= self._limit.seconds <= left * _MOST_SLACK:
+                self._limit.hold(deadline.check("waiting for the store"))
             return self.reader.receive_reply(request_id)
         except BlockingIOError as error:
             raise _no_answer(deadline) from error
@@ -228,6 +248,10 @@ class Connection:
         """Idempotent."""
         self.reader.close()
         self.sock.close()
+
+
+def _connection_failed(error: OSError, *, sent: bool) -> ConnectionLost:
+    return ConnectionLost(f"connection to the store failed: {error}", sent=sent)
 
 
 def _no_answer(deadline: Deadline) -> StoreTimeout:

@@ -63,23 +63,30 @@ class FrameWriter:
         """True while something is left to send."""
         return bool(self._buffers)
 
+    def frame(self, message: wire.Request) -> tuple[int, bytes]:
+        """A request without payload, not queued: for who sends it himself, and its id."""
+        self._last_request = request_id = self._last_request % MAX_REQUEST_ID + 1
+        return request_id, wire.encode_frame(message, request_id, version=self.version)
+
+    def queue(self, part: bytes) -> None:
+        """What is left of a frame."""
+        self._buffers.append(memoryview(part))
+
     def add(self, message: wire.Request, payload: Buffers = ()) -> int:
         """The request's id. The payload must stay unchanged until it is sent."""
-        self._last_request = request_id = self._last_request % MAX_REQUEST_ID + 1
         if not payload:
-            self._buffers.append(
-                memoryview(wire.encode_frame(message, request_id, version=self.version))
-            )
+            request_id, frame = self.frame(message)
+            self.queue(frame)
             return request_id
+        self._last_request = request_id = self._last_request % MAX_REQUEST_ID + 1
         num_bytes = sum(map(len, payload))
-        head = wire.encode_frame(message, request_id, num_bytes, version=self.version)
-        self._buffers.append(memoryview(head))
+        self.queue(wire.encode_frame(message, request_id, num_bytes, version=self.version))
         self._buffers.extend(memoryview(part) for part in payload if len(part))
         return request_id
 
     def tell(self, message: wire.Request) -> None:
         """A request that is never answered."""
-        self._buffers.append(memoryview(wire.encode_frame(message, 0, version=self.version)))
+        self.queue(wire.encode_frame(message, 0, version=self.version))
 
     def send(self, flags: int = 0) -> int:
         """One system call; how many bytes the socket took. Raises what the socket raises."""

@@ -223,7 +223,7 @@ class Link:
         if connection.writer:
             attachment.notes.drop_excess()
             return False
-        return attachment.takes_notes and attachment.notes.has_releases
+        return attachment.takes_notes and bool(attachment.notes.released)
 
     def check_usable(self) -> None:
         """Raises ForkedClient in a forked child, InvalidRequest after close."""
@@ -264,7 +264,7 @@ class Link:
     def _end_turn(self) -> None:
         self._lock.release()
         attachment = self.attachment
-        if attachment is not None and attachment.notes.has_releases:
+        if attachment is not None and attachment.notes.released:
             self.send_notes()
 
     @property
@@ -279,7 +279,9 @@ class Link:
         return current, attachment
 
     def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
-        connection, attachment = self._ready(deadline)
+        connection, attachment = self._connection, self.attachment
+        if connection is None or attachment is None or not connection.is_local:
+            connection, attachment = self._ready(deadline)
         return self._request(connection, attachment, message, deadline, payload)
 
     def _request(
@@ -291,7 +293,7 @@ class Link:
         payload: Buffers = (),
     ) -> Answer:
         try:
-            if attachment.notes.uses or attachment.notes.has_releases:
+            if attachment.notes.uses or attachment.notes.released:
                 self._add_notes(connection, attachment)
             reply, received = connection.request(message, deadline, payload)
         except BaseException:
