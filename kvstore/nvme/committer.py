@@ -136,8 +136,11 @@ class Committer:
         if count:
             return count
         former = self._space.switch()
-        if former is None or not self._sealer.give(partial(self._finish_region, former)):
+        if former is None:
             self.drain()
+        elif not self._sealer.give(partial(self._finish_region, former)):
+            self.drain()
+            self._space.finish(former)
         return self._space.make_room(items)
 
     def _finish_region(self, region: Region) -> bool:

@@ -54,6 +54,8 @@ class LookupReply(Message, frozen=True, tag=70):
     ticket: bytes = b""
     # between nodes: seconds until each ends, if it does
     lifetimes: list[float | None] = msgspec.field(default_factory=list)
+    # of those not found: so many lie on disk, and there was no room for them beside the others
+    beyond: int = 0
 
 
 class BlockEntry(NamedTuple):

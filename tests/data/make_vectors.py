@@ -225,7 +225,7 @@ def messages() -> list[wire.Request | wire.Reply]:
         wire.Failure("invalid_request", "no"),
         wire.PutReply([(0, ""), (2, "full")]),
         wire.Reserved([(0, 7, 3, 1, 4096, True)], "why"),
-        wire.LookupReply([located, None], key, [2.5, None]),
+        wire.LookupReply([located, None], key, [2.5, None], 1),
         wire.BlocksReply([[block]], [shard], bytes(8), key, ["tcp"]),
         wire.GetReply([3, -1], [1, 0]),
         wire.ExistsReply(b"\x01\x00"),

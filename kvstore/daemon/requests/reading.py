@@ -27,11 +27,11 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
     checks.seconds("pin_s", message.pin_s)
     entries = checks.entry_ids(message.entries)
 
-    def look() -> wire.LookupReply:
+    def look(beyond: int) -> wire.LookupReply:
         now = peer.clock()
         found, ticket = peer.store.lookup(peer.owner, entries, message.pin_s, now)
         lifetimes = peer.store.lifetimes(entries, now) if message.local_only else []
-        return wire.LookupReply([*found], ticket, lifetimes)
+        return wire.LookupReply([*found], ticket, lifetimes, beyond)
 
     sources = peer.sources
     asked = sources.local_entries() if message.local_only else sources.entries()
@@ -41,7 +41,7 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
 def get(peer: Peer, message: wire.Get) -> Answer:
     """Values leave straight from the pool, pinned by a view of this connection until then."""
     entries = checks.entry_ids(message.entries)
-    return _once_here(peer, entries, partial(_send, peer, entries), peer.sources.entries())
+    return _once_here(peer, entries, lambda _: _send(peer, entries), peer.sources.entries())
 
 
 def _send(peer: Peer, entries: Sequence[EntryId]) -> Outgoing:
@@ -131,16 +131,17 @@ def _look_elsewhere(peer: Peer, entries: list[bytes], found: list[bool]) -> None
 def _once_here(
     peer: Peer,
     entries: Sequence[EntryId],
-    answer: Callable[[], wire.Reply | Outgoing],
+    answer: Callable[[int], wire.Reply | Outgoing],
     sources: Sequence[EntrySource],
 ) -> Answer:
+    """`answer` gets how many lie on disk that could not be brought."""
     if peer.tiering is not None:
         peer.tiering.touch(entries)
     if not sources or all(peer.store.exists(entries, peer.clock())):
-        return answer()
+        return answer(0)
     bringing = _Bringing(peer, entries, sources, answer)
     if not bringing.is_needed():
-        return answer()
+        return answer(0)
     late = StoreTimeout(f"{len(entries)} entries did not come within {SOURCE_SECONDS:g} s")
     return Deferred(
         SOURCE_SECONDS + GRACE_SECONDS, bringing.start, wire.Failure(late.code, str(late))
@@ -155,7 +156,7 @@ class _Bringing:
         peer: Peer,
         entries: Sequence[EntryId],
         sources: Sequence[EntrySource],
-        answer: Callable[[], wire.Reply | Outgoing],
+        answer: Callable[[int], wire.Reply | Outgoing],
     ) -> None:
         self._peer = peer
         self._entries = [entry for entry in entries if not is_block(entry)]
@@ -191,10 +192,15 @@ class _Bringing:
     def _finish(self) -> None:
         self._ended = True
         try:
-            reply = self._answer()
+            reply = self._answer(self._num_beyond())
         except StoreError as error:
             reply = wire.Failure(error.code, str(error))
         self._respond(reply)
+
+    def _num_beyond(self) -> int:
+        missing = self._missing()
+        on_disk = self._peer.sources.local_entries() if missing else []
+        return sum([sum(source.holds(missing)) for source in on_disk])
 
     def _cancel(self) -> None:
         self._ended = True
