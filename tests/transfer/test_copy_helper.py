@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from moontide.transfer import CopyHelper
-from moontide.transfer.copy_helper import LEAST_BATCH_BYTES
+from moontide.transfer.copy_helper import LEAST_BATCH_BYTES, cores_are_free
 
 
 @pytest.fixture
@@ -69,6 +73,20 @@ def test_after_close_callers_act_alone() -> None:
     helper.share(acted.append, 5, LEAST_BATCH_BYTES)
     assert acted == [0, 1, 2, 3, 4]
     assert threading.active_count() == before
+
+
+def test_a_machine_whose_cores_all_have_work_is_busy() -> None:
+    cores = os.cpu_count() or 1
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cores)
+    ]
+    try:
+        while cores_are_free():
+            time.sleep(0.01)  # until all have started: the test's own limit ends it
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
 
 
 def test_on_a_busy_machine_the_caller_acts_alone() -> None:
