@@ -49,6 +49,8 @@ class Notes:
             owner, ticket = self.released.popleft()
             if owner in (0, connection):
                 tickets.append(ticket)
+        if not uses:
+            return wire.NoteUse(b"", b"", 0, tickets)
         return wire.NoteUse(
             slots=array("I", [place[0] >> 3 for place in uses]).tobytes(),
             generations=array("I", [place[1] >> 32 for place in uses]).tobytes(),

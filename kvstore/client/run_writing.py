@@ -46,6 +46,8 @@ _PACK_U64 = struct.Struct("<Q").pack
 _LINE_MASK = CACHE_LINE_BYTES - 1
 _PADDING = [bytes(-count & _LINE_MASK) for count in range(CACHE_LINE_BYTES)]
 """By the size of a value, modulo cache lines."""
+_EMPTY_LINE = bytes(CACHE_LINE_BYTES)
+"""An empty value has a place too."""
 _STORED = PutResult(PutStatus.STORED)
 _RESULTS: dict[int, PutResult] = {
     PutStatus.STORED: _STORED,
@@ -57,7 +59,7 @@ class Batch:
     """What one CommitRun makes visible. Small values alone are packed: they lie one behind another,
     are joined and copied at once. `offsets` are from where the batch begins; one more: its end."""
 
-    __slots__ = ("entries", "is_packed", "offsets", "sizes", "values")
+    __slots__ = ("entries", "is_packed", "offsets", "packed_sizes", "sizes", "values")
 
     def __init__(
         self, entries: Sequence[EntryId], values: Sequence[Bytes], sizes: Sequence[int]
@@ -66,7 +68,8 @@ class Batch:
         self.values = values
         self.sizes = sizes
         self.is_packed = max(sizes) < PAGE_BYTES
-        self.offsets = _offsets(sizes)
+        self.packed_sizes = np.array(sizes, np.uint64)
+        self.offsets = _offsets(sizes, self.packed_sizes)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -267,8 +270,11 @@ class RunWriter:
         values, sizes, offsets = batch.values, batch.sizes, batch.offsets
         if batch.is_packed and len(values) > 1:
             sums = self._copies.sums(values)
-            padding = [_PADDING[size & _LINE_MASK] for size in sizes]
-            joined = b"".join(chain.from_iterable(zip(values, padding, strict=True)))
+            padding = [_PADDING[size & _LINE_MASK] if size else _EMPTY_LINE for size in sizes]
+            if any(padding):
+                joined = b"".join(chain.from_iterable(zip(values, padding, strict=True)))
+            else:
+                joined = b"".join(values)
             copy(target[: len(joined)], joined)
             return sums
         if max(sizes) < SMALL_VALUE_BYTES:
@@ -301,7 +307,7 @@ class RunWriter:
                 Spans(
                     run.space.segment,
                     batch.offsets[:-1] + np.uint64(run.space.offset + posted.begin),
-                    np.array(batch.sizes, np.uint64),
+                    batch.packed_sizes,
                     posted.checksums,
                 ),
             )
@@ -314,20 +320,23 @@ def _parts(entries: Sequence[EntryId], values: Sequence[Bytes], most_bytes: int)
     sizes = list(map(len, values))
     if len(sizes) == 1:
         return [Batch(entries, values, sizes)]
-    occupied = [size + PAGE_BYTES for size in sizes]
+    if sum(sizes) + len(sizes) * PAGE_BYTES <= most_bytes:
+        occupied = sizes
+    else:
+        occupied = [size + PAGE_BYTES for size in sizes]
     return [
         Batch(entries[part], values[part], sizes[part])
         for part in batches(entries, occupied, most_bytes)
     ]
 
 
-def _offsets(sizes: Sequence[int]) -> NDArray[np.uint64]:
+def _offsets(sizes: Sequence[int], packed_sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Of values one behind another; one more: the end of the last."""
     least, largest = min(sizes), max(sizes)
     if least < PAGE_BYTES <= largest:
         return np.array(_mixed_offsets(sizes), np.uint64)
     mask = (PAGE_BYTES if least >= PAGE_BYTES else CACHE_LINE_BYTES) - 1
-    occupied = np.maximum(np.array(sizes, np.uint64), 1) + np.uint64(mask) & ~np.uint64(mask)
+    occupied = np.maximum(packed_sizes, 1) + np.uint64(mask) & ~np.uint64(mask)
     offsets = np.zeros(len(sizes) + 1, np.uint64)
     np.cumsum(occupied, out=offsets[1:])
     return offsets
@@ -356,7 +365,7 @@ def _commit_message(
         generation=space.generation,
         entries=list(batch.entries),
         offsets=(batch.offsets[:-1] + np.uint64(begin)).tobytes(),
-        sizes=array("Q", batch.sizes).tobytes(),
+        sizes=batch.packed_sizes.tobytes(),
         checksums=array("Q", checksums).tobytes(),
         if_exists=options.if_exists,
         ttl_s=options.ttl_s,

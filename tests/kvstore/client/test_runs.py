@@ -14,7 +14,10 @@ from ...store_process import StartStore, StoreProcess
 from ..daemon.admin import Admin
 from .helpers import SECONDS, Scribbler, address, client_of, value_of, wait_until
 
-SIZES = [100, 4096, 0, 64, 5000, 63, 4095, 1, 1 << 20, 65, 8192, 4097]
+SMALL_SIZES = [100, 0, 64, 63, 4095, 1, 0, 65]
+SIZES = [*SMALL_SIZES, 4096, 5000, 1 << 20, 8192, 4097]
+PAGES = [4096, 5000, 8192, 4097]
+LINES = [64, 1024, 4032]
 
 
 def audit(daemon: StoreProcess) -> object:
@@ -25,10 +28,11 @@ def requests(client: StoreClient, name: str) -> int:
     return int(client.stats()["requests"].get(name, 0))
 
 
-def test_a_batch_of_any_sizes_is_one_message(daemon: StoreProcess) -> None:
+@pytest.mark.parametrize("sizes", [SIZES, SMALL_SIZES, PAGES, LINES], ids=str)
+def test_a_batch_of_any_sizes_is_one_message(daemon: StoreProcess, sizes: list[int]) -> None:
     with client_of(daemon) as client:
         client.clear()
-        items = [(f"key{number}", os.urandom(size)) for number, size in enumerate(SIZES * 2)]
+        items = [(f"key{number}", os.urandom(size)) for number, size in enumerate(sizes * 2)]
         client.put("first", b"takes the run")
         before = requests(client, "CommitRun")
         results = client.put_many(items)
