@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from .prepared_process import end_parent
 from .store_process import StartStore, store_processes
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prepared_processes_end() -> Iterator[None]:
+    yield
+    end_parent()
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_REQUEST_BYTES = 1 << 20
+END_SECONDS = 10.0
 
 
 class PreparedProcess:
@@ -87,10 +88,21 @@ class _Parent:
         assert answer, f"it ended with {self._process.poll()}"
         return int(answer)
 
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(END_SECONDS)
+
 
 @cache
 def _parent() -> _Parent:
     return _Parent()
+
+
+def end_parent() -> None:
+    """Once no test needs it any more."""
+    if _parent.cache_info().currsize:
+        _parent().close()
+        _parent.cache_clear()
 
 
 def _serve(descriptor: int) -> list[str]:
