@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from moontide.kvstore import StoreClient, View, connect
 
 from ..kvstore.client.helpers import own_memory
-from ..kvstore.daemon.admin import Admin, wait_until
+from ..kvstore.daemon.admin import Admin
 from ..store_process import StoreProcess
+from ..waiting import wait_until
 
 MEMORY_BYTES = 64 << 20
 ANSWER_SECONDS = 10.0

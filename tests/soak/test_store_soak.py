@@ -20,8 +20,9 @@ import pytest
 
 from moontide.kvstore import connect
 
-from ..kvstore.daemon.admin import Admin, wait_until
+from ..kvstore.daemon.admin import Admin
 from ..store_process import StartStore, StoreProcess, shared_memory_names
+from ..waiting import wait_until
 from .churner import LARGEST, NUM_CLIENTS
 
 CHURNER = Path(__file__).with_name("churner.py")

@@ -14,9 +14,9 @@ from moontide.engine_adapters.builtin.model import LoadedModel, load_model
 from moontide.engine_adapters.builtin.worker.build import namespace_of
 from moontide.kvstore import Namespace, StoreClient, connect
 
-from ...kvstore.client.helpers import wait_until
 from ...kvstore.daemon.warm import admin_of, wait_flushed
 from ...store_process import StartStore, StoreProcess, start_nodes
+from ...waiting import wait_until
 from ..model.tiny_models import Reference, save_random
 from .conftest import BLOCK, Answer, MakeBench, NewKv
 from .test_engine import prompt

@@ -9,7 +9,8 @@ import pytest
 from moontide.kvstore import BlockStore, StoreClient
 
 from ...store_process import StartStore, StoreProcess, start_nodes
-from .helpers import NAMESPACE, client_of, wait_until
+from ...waiting import wait_until
+from .helpers import NAMESPACE, client_of
 
 FLAGS = ("--dram", "32MiB", "--segment", "4MiB")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import xxhash
@@ -34,6 +33,7 @@ from moontide.transfer import Mapping
 from moontide.transfer.types import Instance
 
 from ...store_process import StoreProcess
+from ...waiting import wait_until
 from ..model import values
 
 SECONDS = 10.0
@@ -125,14 +125,6 @@ def hit_under_way(kv: BlockStore, token_ids: Sequence[int], pin_s: float = SECON
 
     wait_until(lambda: len(find(None).blocks) == len(keys))
     return find(pin_s)
-
-
-def wait_until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
-    """Polls until it holds; an AssertionError when it never does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{condition} did not come true in {seconds} s"
-        time.sleep(0.005)
 
 
 def wait_until_asked(client: StoreClient, key: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from moontide.kvstore import connect
 from moontide.kvstore.daemon.data_dir import read_state
 
-from .helpers import wait_until
+from ...waiting import wait_until
 
 SHORT_SECONDS = 15.0
 

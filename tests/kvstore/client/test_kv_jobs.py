@@ -33,6 +33,7 @@ from moontide.kvstore import (
 from moontide.kvstore.client.blocks import desk
 
 from ...store_process import StartStore, StoreProcess
+from ...waiting import wait_until
 from .helpers import (
     LAYOUT,
     NAMESPACE,
@@ -44,7 +45,6 @@ from .helpers import (
     client_of,
     layers_of,
     result_of,
-    wait_until,
     write_prompt,
 )
 

@@ -9,6 +9,7 @@ import pytest
 from moontide.kvstore import BlockStore, JobStatus, StoreClient, Tier
 
 from ...store_process import StartStore, StoreProcess
+from ...waiting import wait_until
 from ..daemon.admin import Admin
 from .helpers import (
     NAMESPACE,
@@ -19,7 +20,6 @@ from .helpers import (
     client_of,
     layers_of,
     result_of,
-    wait_until,
     write_prompt,
 )
 

@@ -27,6 +27,7 @@ from moontide.kvstore import (
 from moontide.kvstore.client.blocks import layer_waits
 
 from ...store_process import StartStore, StoreProcess
+from ...waiting import wait_until
 from .helpers import (
     LAYOUT,
     NAMESPACE,
@@ -40,7 +41,6 @@ from .helpers import (
     layers_of,
     other_store,
     result_of,
-    wait_until,
     write_prompt,
 )
 

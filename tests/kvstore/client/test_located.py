@@ -20,16 +20,8 @@ from moontide.kvstore import (
 from moontide.kvstore.client import locations
 
 from ...store_process import StartStore, StoreProcess
-from .helpers import (
-    NAMESPACE,
-    SECONDS,
-    client_of,
-    fork,
-    is_value_of,
-    value_of,
-    wait_until,
-    wait_until_asked,
-)
+from ...waiting import wait_until
+from .helpers import NAMESPACE, SECONDS, client_of, fork, is_value_of, value_of, wait_until_asked
 
 SIZES = [0, 1, 100, 4095, 4096, 70_000, 1 << 20]
 

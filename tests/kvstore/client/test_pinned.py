@@ -17,7 +17,8 @@ from moontide.kvstore import (
 )
 
 from ...store_process import StoreProcess
-from .helpers import SECONDS, address, client_of, wait_until
+from ...waiting import wait_until
+from .helpers import SECONDS, address, client_of
 
 SIZES = [0, 1, 4096, 70_000, 300_000]
 

@@ -11,7 +11,7 @@ import pytest
 from moontide.kvstore import InvalidRequest, StoreTimeout, connect_async
 
 from ...store_process import StartStore, StoreProcess
-from ..daemon.admin import wait_until
+from ...waiting import wait_until
 from ..daemon.warm import (
     NAMESPACE,
     NVME,

@@ -15,7 +15,8 @@ import pytest
 from moontide.kvstore import PutStatus, StoreClient, wire
 
 from ...store_process import StartStore, StoreProcess, shared_memory_names
-from .helpers import NAMESPACE, Scribbler, address, client_of, fork, own_memory, wait_until
+from ...waiting import wait_until
+from .helpers import NAMESPACE, Scribbler, address, client_of, fork, own_memory
 
 CHILD = Path(__file__).with_name("child.py")
 ENDED_SECONDS = 10.0

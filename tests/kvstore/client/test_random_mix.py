@@ -11,16 +11,8 @@ import pytest
 from moontide.kvstore import BlockStore, OutOfSpace, PutStatus, StoreClient, StoreError, connect
 
 from ...store_process import StartStore
-from .helpers import (
-    NAMESPACE,
-    SECONDS,
-    address,
-    block_bytes,
-    client_of,
-    is_value_of,
-    value_of,
-    wait_until,
-)
+from ...waiting import wait_until
+from .helpers import NAMESPACE, SECONDS, address, block_bytes, client_of, is_value_of, value_of
 
 SIZES = [0, 1, 64, 1000, 4096, 20_000, 70_000, 300_000]
 NUM_KEYS = 120

@@ -25,6 +25,7 @@ from moontide.kvstore import (
 from moontide.kvstore.client.connections import attachment
 
 from ...store_process import StartStore
+from ...waiting import wait_until
 from .helpers import (
     NAMESPACE,
     SECONDS,
@@ -33,7 +34,6 @@ from .helpers import (
     client_of,
     fork,
     result_of,
-    wait_until,
     wait_until_asked,
     write_prompt,
 )

@@ -16,6 +16,7 @@ from moontide.kvstore import (
     StoreHandle,
 )
 
+from ...waiting import wait_until
 from .helpers import (
     SECONDS,
     TOKENS,
@@ -24,7 +25,6 @@ from .helpers import (
     check_prompt,
     layers_of,
     result_of,
-    wait_until,
     write_prompt,
 )
 

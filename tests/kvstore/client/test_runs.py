@@ -11,8 +11,9 @@ import xxhash
 from moontide.kvstore import InvalidRequest, PutResult, PutStatus, StoreClient, connect, wire
 
 from ...store_process import StartStore, StoreProcess
+from ...waiting import wait_until
 from ..daemon.admin import Admin
-from .helpers import SECONDS, Scribbler, address, client_of, value_of, wait_until
+from .helpers import SECONDS, Scribbler, address, client_of, value_of
 
 SMALL_SIZES = [100, 0, 64, 63, 4095, 1, 0, 65]
 SIZES = [*SMALL_SIZES, 4096, 5000, 1 << 20, 8192, 4097]

@@ -24,7 +24,8 @@ from moontide.kvstore.keys import MAX_STRING_KEY_BYTES
 from moontide.kvstore.wire import MAX_KEYS
 
 from ...store_process import StartStore, StoreProcess
-from .helpers import address, client_of, wait_until
+from ...waiting import wait_until
+from .helpers import address, client_of
 
 INLINE_BYTES = 64 << 10
 

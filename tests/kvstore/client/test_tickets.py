@@ -16,6 +16,7 @@ from moontide.kvstore import (
 )
 
 from ...store_process import StartStore, StoreProcess
+from ...waiting import wait_until
 from .helpers import (
     NAMESPACE,
     SECONDS,
@@ -24,7 +25,6 @@ from .helpers import (
     client_of,
     layers_of,
     result_of,
-    wait_until,
     write_prompt,
 )
 

@@ -19,6 +19,7 @@ from moontide.kvstore import (
 )
 
 from ...store_process import StartStore, StoreProcess, start_nodes
+from ...waiting import wait_until
 from .conftest import FLAGS
 from .helpers import (
     NAMESPACE,
@@ -28,7 +29,6 @@ from .helpers import (
     client_of,
     layers_of,
     result_of,
-    wait_until,
     write_prompt,
 )
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from moontide.kvstore import PutStatus, StoreClient, StoreTimeout
 
 from ...store_process import StartStore, StoreProcess, start_nodes
+from ...waiting import wait_until
 from .conftest import FLAGS
-from .helpers import client_of, wait_until
+from .helpers import client_of
 
 
 def test_string_entries_of_one_node_are_read_at_the_other(

@@ -17,7 +17,8 @@ from moontide.kvstore import (
 )
 
 from ...store_process import StartStore, StoreProcess
-from .helpers import NAMESPACE, SECONDS, Scribbler, client_of, wait_until, write_prompt
+from ...waiting import wait_until
+from .helpers import NAMESPACE, SECONDS, Scribbler, client_of, write_prompt
 
 
 @pytest.fixture(scope="module")

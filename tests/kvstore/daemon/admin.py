@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 TIMEOUT_SECONDS = 10.0
@@ -68,11 +66,3 @@ def _decode(data: bytes) -> Any:
         return json.loads(data)
     except ValueError:
         return data.decode()
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    """Polls until `condition` holds; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from moontide.kvstore import wire
 
 from ...store_process import StoreProcess
-from .admin import Admin, wait_until
+from ...waiting import wait_until
+from .admin import Admin
 from .raw_client import RawClient, entry_id, local_client
 from .test_protocol import KEYS, NAMESPACE, SHARD, open_namespace
 

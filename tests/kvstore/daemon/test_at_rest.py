@@ -17,7 +17,8 @@ from moontide.kvstore.types import PutStatus, ReserveStatus
 from moontide.transfer.types import Instance
 
 from ...store_process import StartStore, StoreProcess
-from .admin import Admin, wait_until
+from ...waiting import wait_until
+from .admin import Admin
 from .raw_client import (
     RawClient,
     entry_id,

@@ -13,7 +13,8 @@ from moontide.kvstore import wire
 from moontide.kvstore.opening import namespace_message
 
 from ...store_process import StartStore, StoreProcess, start_nodes
-from .admin import Admin, wait_until
+from ...waiting import wait_until
+from .admin import Admin
 from .raw_client import local_client
 from .warm import (
     NAMESPACE,

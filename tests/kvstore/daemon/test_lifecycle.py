@@ -20,7 +20,8 @@ from moontide.kvstore.membership import StoreRecord, open_membership
 from moontide.kvstore.types import PutStatus
 
 from ...store_process import StartStore, StoreProcess, shared_memory_names
-from .admin import Admin, wait_until
+from ...waiting import wait_until
+from .admin import Admin
 from .raw_client import RawClient, entry_id, local_client
 
 

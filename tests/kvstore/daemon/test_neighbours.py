@@ -17,7 +17,8 @@ import pytest
 from moontide.kvstore import PutStatus, connect, wire
 
 from ...store_process import StartStore, StoreProcess
-from .admin import Admin, wait_until
+from ...waiting import wait_until
+from .admin import Admin
 from .raw_client import RawClient, entry_id, local_client, put_message
 
 Step = Literal["run", "written", "reserved", "payload", "reading"]

@@ -9,7 +9,7 @@ from moontide.kvstore import StoreClient
 from moontide.kvstore.types import PutStatus
 
 from ...store_process import StartStore
-from .admin import wait_until
+from ...waiting import wait_until
 from .warm import admin_of, check_at_rest, client_of, put_all, wait_flushed
 
 MIB = 1 << 20

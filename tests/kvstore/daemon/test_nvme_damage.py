@@ -12,7 +12,7 @@ import pytest
 from moontide.kvstore import StoreClient, StoreError, connect
 
 from ...store_process import StartStore, StoreProcess
-from .admin import wait_until
+from ...waiting import wait_until
 from .warm import (
     NVME,
     admin_of,

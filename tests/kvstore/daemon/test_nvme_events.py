@@ -12,7 +12,7 @@ from typing import Any
 from moontide.kvstore import StoreClient
 
 from ...store_process import StartStore, StoreProcess
-from .admin import wait_until
+from ...waiting import wait_until
 from .warm import admin_of, check_at_rest, client_of, prompt, read_blocks, write_blocks
 
 Held = set[tuple[str, str, str]]

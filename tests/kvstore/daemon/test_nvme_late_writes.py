@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from ...store_process import StartStore
-from .admin import wait_until
+from ...waiting import wait_until
 from .warm import admin_of, check_at_rest, client_of, put_all
 
 KIB = 1 << 10

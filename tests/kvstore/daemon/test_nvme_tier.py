@@ -13,7 +13,7 @@ from moontide.kvstore import StoreClient
 from moontide.kvstore.types import PutStatus
 
 from ...store_process import StartStore
-from .admin import wait_until
+from ...waiting import wait_until
 from .warm import (
     NVME,
     admin_of,

@@ -16,7 +16,8 @@ from moontide.kvstore.slots import BEAT_SECONDS, HEARTBEAT, SlotReader
 from moontide.kvstore.types import PutStatus, ReserveStatus
 
 from ...store_process import StoreProcess
-from .admin import Admin, wait_until
+from ...waiting import wait_until
+from .admin import Admin
 from .raw_client import RawClient, entry_id, local_client, map_whole, remote_client
 
 VALUE = b"v" * 1024

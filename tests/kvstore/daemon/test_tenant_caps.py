@@ -10,7 +10,7 @@ from moontide.kvstore.daemon.tiers.tenant_caps import TenantCaps
 from moontide.kvstore.store import TenantBytes, tenant_digest
 
 from ...store_process import StartStore, StoreProcess
-from .admin import wait_until
+from ...waiting import wait_until
 from .warm import ALICE, BLOCK_BYTES, BOB, NVME, admin_of, client_of, hits, prompt, write_blocks
 
 TENANTS = {"aa": "alice", "bb": "bob"}

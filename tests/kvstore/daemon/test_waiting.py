@@ -12,7 +12,8 @@ import pytest
 from moontide.kvstore import wire
 
 from ...store_process import StoreProcess
-from .admin import Admin, wait_until
+from ...waiting import wait_until
+from .admin import Admin
 from .raw_client import RawClient, local_client
 from .test_protocol import KEYS, SHARD, open_namespace
 

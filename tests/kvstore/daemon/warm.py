@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from moontide.kvstore import BlockStore, Group, KVLayout, Namespace, StoreClient, connect
 
 from ...store_process import StoreProcess
-from .admin import Admin, wait_until
+from ...waiting import wait_until
+from .admin import Admin
 
 NVME = ("--nvme", "256MiB")
 NUM_LAYERS = 4

@@ -30,7 +30,8 @@ from moontide.kvstore import (
     ViewExpired,
 )
 
-from ..client.helpers import block_bytes, buffers_for, result_of, wait_until
+from ...waiting import wait_until
+from ..client.helpers import block_bytes, buffers_for, result_of
 from .expected import Moment
 from .puppet import NAMESPACE, Puppet
 from .world import SECONDS, World

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 from moontide.kvstore import BlockStore, PrefixHit, StoreClient, StoreHandle, View, connect
 
 from ...store_process import store_processes
-from ..client.helpers import wait_until
+from ...waiting import wait_until
 from ..daemon.admin import Admin
 from .expected import Blocks, Moment, Strings
 from .puppet import NAMESPACE, Puppet

@@ -16,8 +16,9 @@ from moontide.kvstore import PutStatus, StoreClient, connect
 from moontide.transfer.types import boot_id
 
 from ...store_process import StartStore, StoreProcess
+from ...waiting import wait_until
 from ..client.helpers import NAMESPACE, SECONDS, TOKENS, check_prompt, write_prompt
-from ..daemon.admin import Admin, wait_until
+from ..daemon.admin import Admin
 from . import version_one
 
 VECTORS = Path(__file__).parents[2] / "data" / "wire_v1_vectors.json"

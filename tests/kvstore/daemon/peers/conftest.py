@@ -10,7 +10,8 @@ import pytest
 from moontide.kvstore import BlockStore
 
 from ....store_process import StoreProcess, start_nodes, store_processes
-from ...client.helpers import NAMESPACE, client_of, wait_until
+from ....waiting import wait_until
+from ...client.helpers import NAMESPACE, client_of
 
 
 @pytest.fixture(scope="session")

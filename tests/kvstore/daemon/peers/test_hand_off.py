@@ -11,6 +11,7 @@ import pytest
 from moontide.kvstore import BlockKey, BlockStore, JobResult, JobStatus, Shard
 
 from ....store_process import StoreProcess
+from ....waiting import wait_until
 from ...client.helpers import (
     NAMESPACE,
     SECONDS,
@@ -19,7 +20,6 @@ from ...client.helpers import (
     client_of,
     layers_of,
     result_of,
-    wait_until,
 )
 
 PROMPTS: Iterator[range] = (range(start, start + 100) for start in itertools.count(500_000, 1000))

@@ -14,6 +14,7 @@ import pytest
 from moontide.kvstore import BlockStore, JobResult, JobStatus, StoreClient
 
 from ....store_process import StartStore, StoreProcess, start_nodes
+from ....waiting import wait_until
 from ...client.helpers import (
     NAMESPACE,
     SECONDS,
@@ -22,7 +23,6 @@ from ...client.helpers import (
     client_of,
     layers_of,
     result_of,
-    wait_until,
     write_prompt,
 )
 from .conftest import is_idle

@@ -10,14 +10,8 @@ import pytest
 from moontide.kvstore import StoreClient, Tier
 
 from ....store_process import StartStore, StoreProcess, start_nodes
-from ...client.helpers import (
-    NAMESPACE,
-    TOKENS,
-    check_prompt,
-    client_of,
-    wait_until,
-    write_prompt,
-)
+from ....waiting import wait_until
+from ...client.helpers import NAMESPACE, TOKENS, check_prompt, client_of, write_prompt
 from ..admin import Admin
 from .conftest import is_idle
 

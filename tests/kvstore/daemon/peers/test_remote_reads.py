@@ -11,14 +11,8 @@ import pytest
 from moontide.kvstore import BlockStore, Shard, Tier
 
 from ....store_process import StartStore, StoreProcess, start_nodes
-from ...client.helpers import (
-    NAMESPACE,
-    check_prompt,
-    client_of,
-    layers_of,
-    wait_until,
-    write_prompt,
-)
+from ....waiting import wait_until
+from ...client.helpers import NAMESPACE, check_prompt, client_of, layers_of, write_prompt
 
 PROMPTS: Iterator[range] = (range(start, start + 100) for start in itertools.count(0, 1000))
 

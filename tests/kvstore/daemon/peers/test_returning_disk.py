@@ -10,7 +10,8 @@ import pytest
 from moontide.kvstore import Tier
 
 from ....store_process import StartStore, start_nodes
-from ...client.helpers import NAMESPACE, TOKENS, check_prompt, client_of, wait_until, write_prompt
+from ....waiting import wait_until
+from ...client.helpers import NAMESPACE, TOKENS, check_prompt, client_of, write_prompt
 from ..admin import Admin
 
 NUM_BLOCKS = 6

@@ -21,7 +21,8 @@ from moontide.kvstore.types import Located
 from moontide.transfer import checksum
 
 from ....store_process import StartStore, StoreProcess, start_nodes
-from ...client.helpers import client_of, wait_until
+from ....waiting import wait_until
+from ...client.helpers import client_of
 from ..raw_client import local_client
 from .conftest import is_idle
 

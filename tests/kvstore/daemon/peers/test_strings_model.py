@@ -7,7 +7,8 @@ import random
 from moontide.kvstore import PutStatus
 
 from ....store_process import StoreProcess
-from ...client.helpers import client_of, wait_until
+from ....waiting import wait_until
+from ...client.helpers import client_of
 
 
 def test_r01_a_get_returns_the_last_acknowledged_value_or_a_miss(
