@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from moontide.kvstore import StoreClient
+from moontide.kvstore import StoreClient, connect
 from moontide.kvstore.types import PutStatus
 
 from ...store_process import StartStore
@@ -215,4 +215,19 @@ def test_dram_smaller_than_the_working_set_is_backed_by_the_disk(store_daemon: S
         assert admin.stats()["tiers"]["dram"]["evictions"] > 0
         for name, value in entries.items():
             assert client.get(name) == value, name
+    check_at_rest(node)
+
+
+@pytest.mark.parametrize("by", ["shared memory", "tcp"])
+def test_more_than_dram_holds_is_read_in_one_call(store_daemon: StartStore, by: str) -> None:
+    node = store_daemon(*NVME, "--dram", "8MiB", "--segment", "1MiB")
+    entries = {f"w/{index}": random.Random(index).randbytes(200_000) for index in range(120)}
+    names = [*entries, "nowhere"]
+    with client_of(node) as client:
+        for start in range(0, 120, 20):
+            put_all(client, dict(list(entries.items())[start : start + 20]))
+            wait_flushed(node, start + 20)
+    address = f"unix:{node.socket}" if by == "shared memory" else f"tcp://{node.listen}"
+    with connect(address, token=node.token, timeout_s=20.0) as client:
+        assert client.get_many(names) == [*entries.values(), None]
     check_at_rest(node)
