@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, repeat
+from operator import add
 from time import monotonic
 from typing import NamedTuple, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..keys import EntryId
 from ..slots import BEAT_SECONDS, WORDS, SlotState, pack_head
@@ -45,8 +43,8 @@ class Spans(NamedTuple):
     """Where values lie in a segment."""
 
     segment: int
-    starts: NDArray[np.uint64]
-    sizes: NDArray[np.uint64]
+    starts: Sequence[int]
+    sizes: Sequence[int]
     checksums: Sequence[int]
 
 
@@ -188,22 +186,21 @@ class Locations:
     def learn_run(
         self,
         entries: Sequence[EntryId],
-        slots: NDArray[np.uint64],
-        generations: NDArray[np.uint64],
+        slots: memoryview,
+        generations: memoryview,
         spans: Spans,
     ) -> None:
         """What was just stored; slot 0: was not."""
         self._make_room(len(entries))
-        starts = spans.starts.tolist()
-        ends = (spans.starts + spans.sizes).tolist()
-        words = (slots * np.uint64(WORDS)).tolist()
-        heads = (generations << np.uint64(32) | np.uint64(_COMMITTED)).tolist()
-        places = zip(words, heads, repeat(spans.segment), starts, ends, spans.checksums)
-        if slots.all():
+        segment, starts, sizes, checksums = spans
+        words = [slot * WORDS for slot in slots]
+        heads = [generation << 32 | _COMMITTED for generation in generations]
+        places = zip(words, heads, repeat(segment), starts, map(add, starts, sizes), checksums)
+        if all(words):
             self._recent.update(zip(entries, places, strict=True))
         else:
             stored = zip(entries, places, strict=True)
-            self._recent.update(compress(stored, slots.tolist()))
+            self._recent.update(compress(stored, words))
 
     def clear(self) -> None:
         self._recent = {}

@@ -12,10 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate, chain
 
 from moontide.transfer import Bytes, CopyHelper, copy
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
@@ -59,7 +56,7 @@ class Batch:
     """What one CommitRun makes visible. Small values alone are packed: they lie one behind another,
     are joined and copied at once. `offsets` are from where the batch begins; one more: its end."""
 
-    __slots__ = ("entries", "is_packed", "offsets", "packed_sizes", "sizes", "values")
+    __slots__ = ("entries", "is_packed", "offsets", "sizes", "values")
 
     def __init__(
         self, entries: Sequence[EntryId], values: Sequence[Bytes], sizes: Sequence[int]
@@ -68,15 +65,14 @@ class Batch:
         self.values = values
         self.sizes = sizes
         self.is_packed = max(sizes) < PAGE_BYTES
-        self.packed_sizes = np.array(sizes, np.uint64)
-        self.offsets = _offsets(sizes, self.packed_sizes)
+        self.offsets = _offsets(sizes)
 
     def __len__(self) -> int:
         return len(self.entries)
 
     @property
     def num_bytes(self) -> int:
-        return int(self.offsets[-1])
+        return self.offsets[-1]
 
     def begin(self, front: int) -> int:
         """The first place for it from `front` on."""
@@ -280,7 +276,7 @@ class RunWriter:
         if max(sizes) < SMALL_VALUE_BYTES:
             places = [
                 target[start : start + size]
-                for start, size in zip(offsets[:-1].tolist(), sizes, strict=True)
+                for start, size in zip(offsets[:-1], sizes, strict=True)
             ]
             for place, value in zip(places, values, strict=True):
                 place[:] = value
@@ -288,7 +284,7 @@ class RunWriter:
         sums = [0] * len(values)
 
         def fill(index: int) -> None:
-            start = int(offsets[index])
+            start = offsets[index]
             sums[index] = self._copies.copy(target[start : start + sizes[index]], values[index])
 
         self._helper.share(fill, len(values), batch.num_bytes)
@@ -302,12 +298,12 @@ class RunWriter:
         if options.ttl_s is None and run.attachment.locations is not None:
             run.attachment.locations.learn_run(
                 batch.entries,
-                np.frombuffer(reply.slots, "<u4").astype(np.uint64),
-                np.frombuffer(reply.generations, "<u4").astype(np.uint64),
+                memoryview(reply.slots).cast("I"),
+                memoryview(reply.generations).cast("I"),
                 Spans(
                     run.space.segment,
-                    batch.offsets[:-1] + np.uint64(run.space.offset + posted.begin),
-                    batch.packed_sizes,
+                    _shifted(batch.offsets, run.space.offset + posted.begin),
+                    batch.sizes,
                     posted.checksums,
                 ),
             )
@@ -330,16 +326,14 @@ def _parts(entries: Sequence[EntryId], values: Sequence[Bytes], most_bytes: int)
     ]
 
 
-def _offsets(sizes: Sequence[int], packed_sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _offsets(sizes: Sequence[int]) -> list[int]:
     """Of values one behind another; one more: the end of the last."""
     least, largest = min(sizes), max(sizes)
     if least < PAGE_BYTES <= largest:
-        return np.array(_mixed_offsets(sizes), np.uint64)
-    mask = (PAGE_BYTES if least >= PAGE_BYTES else CACHE_LINE_BYTES) - 1
-    occupied = np.maximum(packed_sizes, 1) + np.uint64(mask) & ~np.uint64(mask)
-    offsets = np.zeros(len(sizes) + 1, np.uint64)
-    np.cumsum(occupied, out=offsets[1:])
-    return offsets
+        return _mixed_offsets(sizes)
+    alignment = CACHE_LINE_BYTES if largest < PAGE_BYTES else PAGE_BYTES
+    mask = alignment - 1
+    return list(accumulate([size + mask & ~mask or alignment for size in sizes], initial=0))
 
 
 def _mixed_offsets(sizes: Sequence[int]) -> list[int]:
@@ -353,6 +347,11 @@ def _mixed_offsets(sizes: Sequence[int]) -> list[int]:
     return [*offsets, reached]
 
 
+def _shifted(offsets: list[int], begin: int) -> list[int]:
+    """Without the last, which is the end."""
+    return [begin + offset for offset in offsets[:-1]]
+
+
 def _commit_message(
     space: Space,
     batch: Batch,
@@ -364,8 +363,8 @@ def _commit_message(
         slot=space.slot,
         generation=space.generation,
         entries=list(batch.entries),
-        offsets=(batch.offsets[:-1] + np.uint64(begin)).tobytes(),
-        sizes=batch.packed_sizes.tobytes(),
+        offsets=array("Q", _shifted(batch.offsets, begin)).tobytes(),
+        sizes=array("Q", batch.sizes).tobytes(),
         checksums=array("Q", checksums).tobytes(),
         if_exists=options.if_exists,
         ttl_s=options.ttl_s,
