@@ -159,11 +159,13 @@ def test_large_copies_release_the_interpreter(copying: Copying) -> None:
     """While a thread copies and sums, this one goes on counting, though no thread is made to give
     way."""
     source, target = bytes(64 << 20), memoryview(bytearray(64 << 20))
-    started = threading.Event()
+    started, seen = threading.Event(), threading.Event()
 
     def work() -> None:
         started.set()
-        copying.copy_and_checksum(target, source)
+        for _ in range(100):
+            if not seen.is_set():
+                copying.copy_and_checksum(target, source)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(60.0)
@@ -172,9 +174,10 @@ def test_large_copies_release_the_interpreter(copying: Copying) -> None:
         thread.start()
         started.wait()
         steps = 0
-        while thread.is_alive():
+        while thread.is_alive() and steps <= 20:
             steps += 1
             time.sleep(0)
+        seen.set()
         thread.join()
     finally:
         sys.setswitchinterval(before)
