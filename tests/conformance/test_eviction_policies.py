@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -13,54 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moontide.kvstore.errors import InvalidRequest
-from moontide.kvstore.slots import LENGTH, WORDS
 from moontide.kvstore.store import PoolSettings
-from moontide.kvstore.store.chains import Chains
-from moontide.kvstore.store.eviction import POLICIES, EvictionName, EvictionPolicy, Links
+from moontide.kvstore.store.eviction import POLICIES, EvictionName
 from moontide.kvstore.store.slot_table import NO_SLOT
+
+from ..kvstore.store.policy_rig import PROTECTED_RATIO, SLOTS, Rig, hit
 
 NAMES: list[EvictionName] = list(POLICIES)
 RECENCY: list[EvictionName] = ["lru", "slru", "cost_aware"]
-SLOTS = 64
-PROTECTED_RATIO = 0.2
-
-
-class Rig:
-    """A policy over slots 1…SLOTS of one byte each, in an arena of `capacity` bytes."""
-
-    def __init__(self, name: EvictionName, capacity: int = SLOTS) -> None:
-        words = memoryview(bytearray(8 * WORDS * (SLOTS + 1))).cast("Q")
-        self.chains = Chains()
-        self.links = Links(words, self.chains)
-        for column in (*self.chains.columns(), *self.links.columns()):
-            column.frombytes(bytes(column.itemsize * (SLOTS + 1)))
-        for slot in range(1, SLOTS + 1):
-            words[slot * WORDS + LENGTH] = 1
-        self.policy: EvictionPolicy = POLICIES[name](self.links, PROTECTED_RATIO)
-        self.policy.capacity_bytes = capacity
-
-    def insert(self, *slots: int) -> None:
-        for slot in slots:
-            self.policy.insert(slot)
-
-    def insert_chain(self, slots: list[int]) -> None:
-        """As a store does: linked first block first, inserted last block first."""
-        for parent, slot in pairwise(slots):
-            self.chains.link(slot, parent)
-        self.insert(*reversed(slots))
-
-    def evict(self) -> int:
-        slot = self.policy.coldest()
-        if slot != NO_SLOT:
-            self.policy.remove(slot)
-            self.chains.unlink(slot)
-        return slot
-
-    def drain(self) -> list[int]:
-        return list(iter(self.evict, NO_SLOT))
-
-    def check(self) -> None:
-        assert self.policy.check_integrity() == []
 
 
 @pytest.fixture(params=NAMES)
@@ -185,128 +143,6 @@ def test_what_chains_hang_on_stays_as_long_as_they(recency_rig: Rig) -> None:
     assert recency_rig.drain()[-2:] == [2, 1]
 
 
-def _hit(rig: Rig, slots: Iterable[int]) -> None:
-    for slot in slots:
-        rig.policy.touch(slot)
-
-
-def test_lru_orders_by_last_use_alone() -> None:
-    rig = Rig("lru")
-    rig.insert(1, 2, 3, 4)
-    _hit(rig, (1, 3))
-    assert rig.drain() == [2, 4, 1, 3]
-
-
-def test_slru_keeps_what_was_hit_within_its_share() -> None:
-    rig = Rig("slru", capacity=10)
-    rig.insert(*range(1, 7))
-    _hit(rig, (1, 2, 3))
-    # Two of ten bytes are protected: 2 and 3; 1 fell out and is probation's newest.
-    assert list(rig.policy) == [4, 5, 6, 1, 2, 3]
-
-
-@pytest.mark.parametrize("name", ["slru", "cost_aware"])
-def test_protected_entries_that_nobody_hits_any_more_go_in_the_end(name: EvictionName) -> None:
-    """As long as nothing else is hit twice, they used to stay for ever."""
-    rig = Rig(name)
-    rig.insert(*range(1, 31))
-    _hit(rig, range(1, 11))
-    num_victims = 0
-    while (victim := rig.evict()) > 10 and num_victims < 2000:
-        rig.insert(victim)
-        num_victims += 1
-    assert 15 * 20 < num_victims < 2000, "patient, not without end"
-    rig.check()
-
-
-def test_fifo_does_not_mind_hits() -> None:
-    rig = Rig("fifo")
-    rig.insert(1, 2, 3)
-    _hit(rig, (1, 1, 2))
-    assert rig.drain() == [1, 2, 3]
-
-
-def test_lfu_evicts_the_rarest_even_if_pinned_between() -> None:
-    rig = Rig("lfu")
-    rig.insert(1, 2, 3)
-    _hit(rig, (1, 1, 3))
-    rig.policy.remove(1)
-    rig.policy.insert_used(1)
-    rig.insert(4)
-    assert rig.drain() == [2, 4, 3, 1]
-
-
-def test_sieve_spares_what_was_hit_since_the_hand_came_by() -> None:
-    rig = Rig("sieve")
-    rig.insert(1, 2, 3, 4)
-    _hit(rig, (1, 3))
-    assert rig.evict() == 2
-    rig.insert(5)
-    assert list(rig.policy) == [4, 5, 1, 3]
-    assert rig.drain() == [4, 5, 1, 3]
-
-
-def test_length_aware_evicts_the_ends_of_long_chains_first() -> None:
-    rig = Rig("length_aware")
-    rig.insert_chain([1, 2, 3, 4, 5, 6, 7, 8, 9])
-    rig.insert_chain([20, 21])
-    _hit(rig, (9,))
-    order = rig.drain()
-    assert order[:4] == [8, 7, 6, 5]  # 9 is as deep, but was used
-    assert order[-1] == 9
-    assert order.index(21) < order.index(20)
-
-
-def _ends_and_others(rig: Rig, rng: random.Random, *, ends_return: bool) -> tuple[int, int]:
-    """Chains of four come in and two of three are asked for again, with or without their last
-    block, a little later. Then one more stays alone: places of its end and of its root in the
-    order of eviction."""
-    free = list(range(SLOTS, 0, -1))
-    asked: list[list[int]] = []
-    alive: set[int] = set()
-
-    def add() -> list[int]:
-        while len(free) < 4:
-            victim = rig.evict()
-            alive.discard(victim)
-            free.append(victim)
-        slots = [free.pop() for _ in range(4)]
-        alive.update(slots)
-        rig.insert_chain(slots)
-        return slots
-
-    for _ in range(3000):
-        slots = add()
-        if rng.random() < 0.66:
-            asked.append(slots)
-        if len(asked) > 3:
-            back = asked.pop(0)
-            _hit(rig, (s for s in reversed(back if ends_return else back[:3]) if s in alive))
-    older = add()
-    newest = add()
-    order = list(rig.policy)
-    return order.index(newest[3]), order.index(older[0])
-
-
-def test_cost_aware_learns_that_ends_do_not_come_back() -> None:
-    end, root = _ends_and_others(Rig("cost_aware"), random.Random(1), ends_return=False)
-    assert end < root
-
-
-def test_cost_aware_is_slru_where_ends_come_back_like_all_others() -> None:
-    end, root = _ends_and_others(Rig("cost_aware"), random.Random(1), ends_return=True)
-    assert end > root
-
-
-def test_cost_aware_prefers_what_costs_more_to_compute_again() -> None:
-    rig = Rig("cost_aware")
-    worth_of_root, worth_of_deep = 1, 2
-    rig.chains.depth[worth_of_deep] = 10_000
-    rig.insert(worth_of_deep, worth_of_root)
-    worth = rig.policy.worth(np.array([worth_of_root, worth_of_deep]))
-    assert worth[1] > 2 * worth[0]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_work_is_bounded_by_what_was_done_before(name: EvictionName) -> None:
     """A victim costs no search over what stays: columns are read a few times a call."""
@@ -331,7 +167,7 @@ def test_work_is_bounded_by_what_was_done_before(name: EvictionName) -> None:
     rng = random.Random(7)
     reads, calls = 0, 0
     for _ in range(500):
-        _hit(rig, rng.sample(range(1, SLOTS + 1), 3))
+        hit(rig, rng.sample(range(1, SLOTS + 1), 3))
         rig.insert(rig.evict())
         calls += 5
     assert reads / calls < 25

@@ -1,5 +1,5 @@
 """Who goes first in a store: ends of chains, soft pins. Windows: test_windows.py. The policies' own
-order: tests/conformance/test_eviction_policies.py."""
+order: test_eviction_policies.py."""
 
 from __future__ import annotations
 
