@@ -110,7 +110,7 @@ def check_disk(settings: StoreSettings) -> None:
         )
     if free + used_bytes(tier.directory) - floor < tier.capacity_bytes:
         logger.warning(
-            "nvme tier will stay smaller asked=%s free_bytes=%d floor_bytes=%d",
+            "nvme_stays_smaller asked=%s free_bytes=%d floor_bytes=%d",
             Size(tier.capacity_bytes),
             free,
             floor,
