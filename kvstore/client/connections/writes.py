@@ -17,7 +17,8 @@ class RunningWrites:
     Thread-safe."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a finalizer may end a connection while it is held
+        self._changed = threading.Condition(self._lock)
         self._running: dict[int, int] = {}
         self._live: set[int] = set()
 
@@ -42,13 +43,13 @@ class RunningWrites:
     def begin(self, connection: int) -> None:
         """Raises OwnerLost when the connection has ended. Only for the copy itself: a new
         connection waits for its end, so a request made before `end` would wait for ever."""
-        with self._changed:
+        with self._lock:
             if connection not in self._live:
                 raise OwnerLost("the connection that reserved the space is gone; try again")
             self._running[connection] = self._running.get(connection, 0) + 1
 
     def end(self, connection: int) -> None:
-        with self._changed:
+        with self._lock:
             running = self._running.pop(connection) - 1
             if running:
                 self._running[connection] = running
