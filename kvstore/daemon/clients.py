@@ -127,5 +127,5 @@ class ClientRegistry:
             os.close(known.pidfd)
         for connection in list(known.connections.values()):
             connection.end()
-        logger.debug("client gone client=%s", client)
+        logger.debug("client_gone client=%s", client)
         self._on_exit(client)

@@ -145,7 +145,7 @@ class StoreDaemon:
         removed = self._store.clear(None, strings_only=True, now=time.monotonic())
         if self._tiering is not None:
             self._tiering.clear("", _ignore)
-        logger.info("string entries dropped, which may be out of date count=%d", removed)
+        logger.info("strings_dropped count=%d reason=peers-may-have-changed-them", removed)
 
     def _open_tiering(self) -> Tiering | None:
         """Recovers what an earlier process left on disk. Blocks: nothing is served yet."""
@@ -165,7 +165,7 @@ class StoreDaemon:
     async def _end_tiering(self, tiering: Tiering) -> None:
         """Nobody writes any more: what is not on disk goes there, as far as the time allows."""
         if not await tiering.flush(self._stop_by):
-            logger.warning("stopping before everything was on disk")
+            logger.warning("stopping_unflushed")
         tiering.close()
 
     def _make_peers(self, stack: contextlib.ExitStack) -> Peers | None:
@@ -173,7 +173,7 @@ class StoreDaemon:
         settings = self._settings
         if not settings.has_peers:
             logger.info(
-                "no peers transports=%s cluster=%s", ",".join(settings.transports), settings.cluster
+                "no_peers transports=%s cluster=%s", ",".join(settings.transports), settings.cluster
             )
             return None
         address = settings.transfer_listen or HostPort(settings.listen.host, 0)

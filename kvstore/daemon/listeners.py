@@ -92,7 +92,7 @@ class Acceptor:
             self._on_connection(connection)
 
     def _pause(self, error: OSError) -> None:
-        logger.warning("accepting paused error=%s", error.strerror)
+        logger.warning("accepting_paused error=%s", error.strerror)
         self._on_failure()
         self._loop.remove_reader(self._listener.fileno())
         self._retry = self._loop.call_later(RETRY_SECONDS, self._resume)
