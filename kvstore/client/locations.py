@@ -176,12 +176,15 @@ class Locations:
             places.append(place)
         return places
 
-    def learn_one(self, entry: EntryId, slot: int, generation: int, span: Span) -> None:
-        """What was just stored."""
+    def learn_one(self, entry: EntryId, slot: bytes, generation: bytes, span: Span) -> None:
+        """As `learn_run`, of one; slot and generation as the wire has them."""
+        word = int.from_bytes(slot, "little") * WORDS
+        if not word:
+            return
         self._make_room(1)
         segment, start, size, checksum = span
-        head = generation << 32 | _COMMITTED
-        self._recent[entry] = (slot * WORDS, head, segment, start, start + size, checksum)
+        head = int.from_bytes(generation, "little") << 32 | _COMMITTED
+        self._recent[entry] = (word, head, segment, start, start + size, checksum)
 
     def learn_run(
         self,

@@ -152,19 +152,13 @@ class RunWriter:
         wanted = max(self._link.open(deadline).run_bytes, occupied)
         while (run := self.runs.take(occupied, wanted, deadline)) is not None:
             try:
-                return self._put_in(run, occupied, entry, value, options, deadline)
+                return self._put_in(run, entry, value, options, deadline)
             except (SegmentTaken, OwnerLost):
                 deadline.check("put")
         return None
 
     def _put_in(
-        self,
-        run: Run,
-        occupied: int,
-        entry: EntryId,
-        value: Bytes,
-        options: PutOptions,
-        deadline: Deadline,
+        self, run: Run, entry: EntryId, value: Bytes, options: PutOptions, deadline: Deadline
     ) -> PutResult:
         """The run is given back, or given up when anything goes wrong."""
         space, attachment, size = run.space, run.attachment, len(value)
@@ -200,14 +194,12 @@ class RunWriter:
         finally:
             if held:
                 attachment.let_go(space.segment)
-        run.front = begin + occupied
+        run.front = begin + _occupied(size)
         self.runs.give_back(run)
         reply = _run_reply(answer.reply, 1)
-        slot = int.from_bytes(reply.slots, "little")
-        if slot and options.ttl_s is None and attachment.locations is not None:
-            generation = int.from_bytes(reply.generations, "little")
+        if options.ttl_s is None and attachment.locations is not None:
             span = (space.segment, start, size, checksum)
-            attachment.locations.learn_one(entry, slot, generation, span)
+            attachment.locations.learn_one(entry, reply.slots, reply.generations, span)
         return _result(reply.statuses[0], reply.reason)
 
     def _post(
