@@ -335,7 +335,10 @@ class StoreClient:
 
     def close(self) -> None:
         """Idempotent. Closes its block stores, ends pins and reservations, and gives granted
-        segments back; data of views stays readable."""
+        segments back; data of views stays readable. In a forked child nothing: all of it is the
+        parent's, and threads that are not here may hold its locks."""
+        if self._link.is_forked:
+            return
         for store in list(self._block_stores):
             store.close()
         self._dialer.stop()

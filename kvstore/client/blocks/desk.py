@@ -197,7 +197,9 @@ class JobDesk:
             job.lost()
 
     def close(self) -> None:
-        """Cancels every job and waits for running copies. Idempotent."""
+        """Cancels every job and waits for running copies. Idempotent. In a forked child nothing."""
+        if self.channel.is_forked:
+            return
         with self._changed:
             if self._ready < 0:
                 return

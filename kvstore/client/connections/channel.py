@@ -113,6 +113,10 @@ class Channel:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
+    @property
+    def is_forked(self) -> bool:
+        return self._forked
+
     def check_usable(self) -> None:
         if self._forked:
             raise ForkedClient("this client was made before a fork; connect again in the child")
@@ -142,6 +146,7 @@ class Channel:
         self._selector.close()
         if self._wake >= 0:
             os.close(self._wake)
+            self._wake = -1
         if self._connection is not None:
             self._connection.close()
 

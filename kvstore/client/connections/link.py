@@ -239,6 +239,10 @@ class Link:
             self._drop()
             self.attachment = None
 
+    @property
+    def is_forked(self) -> bool:
+        return self._forked
+
     def after_fork(self) -> None:
         """In the child: gives up the descriptors, which stay the parent's."""
         self._forked = True

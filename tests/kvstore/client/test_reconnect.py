@@ -255,6 +255,8 @@ if not pid:
             assert "fork" in str(error)
         else:
             os._exit(1)
+    kv.close()
+    client.close()
     with connect(sys.argv[1]) as own:
         os._exit(0 if own.get("key") == bytes(1 << 20) else 2)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -267,6 +269,38 @@ client.close()
 def test_a_forked_child_is_told_and_the_parent_goes_on(store_daemon: StartStore) -> None:
     daemon = store_daemon()
     subprocess.run([sys.executable, "-c", FORK, address(daemon)], check=True, timeout=30)
+
+
+FORK_AMID_CALLS = """
+import os, sys, threading
+from moontide.kvstore import connect
+client = connect(sys.argv[1])
+ended = threading.Event()
+
+def call():
+    while not ended.is_set():
+        client.put("key", bytes(1 << 16), if_exists="replace")
+
+threads = [threading.Thread(target=call) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(5):
+    pid = os.fork()
+    if not pid:
+        client.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+ended.set()
+for thread in threads:
+    thread.join()
+client.close()
+"""
+
+
+def test_a_child_forked_amid_calls_of_other_threads_can_close(store_daemon: StartStore) -> None:
+    """Their locks stay held in it for ever."""
+    daemon = store_daemon()
+    subprocess.run([sys.executable, "-c", FORK_AMID_CALLS, address(daemon)], check=True, timeout=30)
 
 
 def test_a_child_left_behind_does_not_keep_the_connection(store_daemon: StartStore) -> None:
