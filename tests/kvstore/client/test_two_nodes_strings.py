@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from moontide.kvstore import PutStatus, StoreClient, StoreTimeout
@@ -51,6 +52,28 @@ def test_a_replaced_entry_is_replaced_everywhere(
         assert other.put("key", b"kept").status is PutStatus.EXISTS
         reading_client.remove("key")
         wait_until(lambda: not other.exists("key"))
+
+
+def test_batches_of_several_threads_are_replaced_everywhere(
+    nodes: list[StoreProcess], reading_client: StoreClient
+) -> None:
+    """Each waits for the other node's word. They fill runs to the last page, and share them."""
+    keys = [[f"{thread}/{number}" for number in range(3)] for thread in range(4)]
+    sizes = (400_100, 400_100, 100)
+
+    def replace(thread: int) -> list[bytes]:
+        for version in range(10):
+            values = [bytes([version, thread]) * size for size in sizes]
+            items = list(zip(keys[thread], values, strict=True))
+            results = reading_client.put_many(items, if_exists="replace")
+            assert [result.status for result in results] == [PutStatus.STORED] * len(sizes)
+        return values
+
+    with client_of(nodes[0]) as other, ThreadPoolExecutor(len(keys)) as pool:
+        other.put_many([(key, b"old") for few in keys for key in few])
+        for few, values in zip(keys, pool.map(replace, range(len(keys))), strict=True):
+            wait_until(lambda few=few, values=values: other.get_many(few) == values)
+            reading_client.remove_many(few)
 
 
 def test_a_second_copy_outlives_the_first(store_daemon: StartStore, tmp_path: Path) -> None:
