@@ -138,6 +138,12 @@ class StoreDemoting(StoreParts):
         tier does not take (`give_up`) aside: a full pool refuses puts until it is copied."""
         self._entries.evictable_flags = VOLATILE | FLUSHED | RETIRED
 
+    def spare_unflushed_segments(self) -> None:
+        """From now on a segment is emptied for another writer once a colder tier holds all of it,
+        or half a minute later: what is evicted one by one is cold, what goes with its segment may
+        be what was stored last."""
+        self._placement.copied_flags = VOLATILE | FLUSHED | RETIRED
+
     def give_up(self, slot: int, generation: int) -> None:
         """The colder tier can never take this entry."""
         if self._catalog.find(slot, generation) is SlotState.COMMITTED:

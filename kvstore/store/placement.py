@@ -1,8 +1,9 @@
 """Room for a new extent, and what has to go for it.
 
 In this order: the writer's own segments; a free segment; the coldest segment of another writer when
-that is colder than its own coldest entry (a live client's is asked back, not taken); its own
-coldest entries, one by one; the cheapest window of its entries.
+that is colder than its own coldest entry (a live client's is asked back, not taken; where a colder
+tier gets entries late, one that it has whole first); its own coldest entries, one by one; the
+cheapest window of its entries.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from .window import Windows
 SURVEY_SECONDS = 1.0
 """How old the picture of other writers' segments may be."""
 ASK_AGAIN_SECONDS = 2.0
+SPARED_SECONDS = 30.0
+"""So long a segment is passed over for what lies nowhere else in it, while it is the coldest."""
 MAX_DESCENT = 4096
 MAX_EQUALS = 8
 MAX_GUARDED = 64
@@ -50,10 +53,14 @@ class Placement:
         self._windows = Windows(entries.catalog, entries.pool)
         self._survey: list[tuple[float, int]] = []  # (mean touched tick, segment), coldest first
         self._surveyed_at = -math.inf
+        self._uncopied: set[int] = set()  # of that picture, where some entry is nowhere else
         self._asked: dict[
             int, float
         ] = {}  # segments whose return was asked for → when to ask again
         self._refused: tuple[Arena | None, float, int] = (None, 0.0, 0)
+        self.copied_flags = 0
+        """Of which an entry needs one before its whole segment should go; 0: none."""
+        self._spared_until: dict[int, float] = {}  # segments with an entry that has none
 
     def find(self, arena: Arena, num_bytes: int, now: float) -> Place | None:
         """Evicts as needed. None when pins, reservations or other writers leave no room."""
@@ -116,12 +123,18 @@ class Placement:
         for tick, index in self._foreign_segments(now):
             if tick >= own_tick:
                 break
+            if index in self._uncopied and self._is_spared(index, now):
+                continue
             segment = pool.segments[index]
             if segment.holder is Holder.GRANTED and segment.arena is not arena:
                 self._ask_back(segment)
             elif self._may_empty(segment, arena) and self._empty(segment):
                 return pool.attach_free(arena)
         return False
+
+    def _is_spared(self, index: int, now: float) -> bool:
+        """What goes with its segment may be what was stored last."""
+        return now < self._spared_until.setdefault(index, now + SPARED_SECONDS)
 
     def _may_empty(self, segment: PoolSegment, arena: Arena) -> bool:
         if segment.holder is Holder.ORPHANED:
@@ -142,6 +155,7 @@ class Placement:
         extents = self._windows.extents(segment)
         if extents.held.any():
             return False
+        self._spared_until.pop(segment.index, None)
         self._entries.evict(extents.slots[:MAX_VICTIMS].tolist())
         return segment.holder is Holder.FREE
 
@@ -157,6 +171,11 @@ class Placement:
         touched = np.frombuffer(self._catalog.touched, np.uint32)[live]
         entries = np.bincount(segments, minlength=count)
         held = np.bincount(segments, weights=self._windows.held(live), minlength=count)
+        if self.copied_flags:
+            flags = np.frombuffer(self._catalog.flags, np.uint8)[live]
+            self._uncopied = set(segments[flags & self.copied_flags == 0].tolist())
+            for index in self._spared_until.keys() - self._uncopied:
+                del self._spared_until[index]
         sums = np.bincount(segments, weights=touched, minlength=count)
         means = np.where(entries > 0, sums / np.maximum(entries, 1), -1.0)
         self._survey = sorted(

@@ -87,6 +87,8 @@ class Tiering:
         store.list_beyond(self._holdings)
         if settings.backlog == "refuse":
             store.keep_unflushed()
+        if settings.writes == "late":
+            store.spare_unflushed_segments()
 
     def tick(self, now: float) -> None:
         """Every 100 ms."""

@@ -100,6 +100,37 @@ def test_hotter_client_is_left_alone(node: Node) -> None:
     assert node.store.take_revocations(node.now) == []
 
 
+def test_a_segment_that_lies_on_disk_whole_is_asked_for_first(node: Node) -> None:
+    """Where the disk gets entries late, what goes with its segment would be lost."""
+    node.store.spare_unflushed_segments()
+    first, second = node.connect(A), node.connect(B)
+    puts = []
+    for index in range(14):
+        puts.append(node.reserve(first, f"a{index}", HALF, shared_memory=True))
+        node.commit(first, puts[-1], bytes(HALF))
+    node.now += 100
+    node.reserve(second, "b", 100, shared_memory=True)
+    assert node.store.take_revocations(node.now) == []
+    for put in puts:
+        if put.segment == puts[6].segment:
+            node.store.mark_flushed(put.slot, put.generation)
+    node.now += 2
+    node.reserve(second, "c", 100, shared_memory=True)
+    assert node.store.take_revocations(node.now) == [(A, puts[6].segment)]
+
+
+def test_a_segment_is_not_spared_for_ever(node: Node) -> None:
+    node.store.spare_unflushed_segments()
+    first, second = node.connect(A), node.connect(B)
+    segments_of(node, first, 14, "a")
+    node.now += 100
+    node.reserve(second, "b", 100, shared_memory=True)
+    assert node.store.take_revocations(node.now) == []
+    node.now += 40
+    node.reserve(second, "c", 100, shared_memory=True)
+    assert len(node.store.take_revocations(node.now)) == 1
+
+
 def test_entries_outlive_the_client_that_wrote_them(node: Node) -> None:
     owner = node.connect(A)
     (segment,) = segments_of(node, owner, 2, "a")
