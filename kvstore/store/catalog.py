@@ -81,6 +81,13 @@ class Catalog:
             self._resize(self.table.num_slots)
         return slot
 
+    def take_slot_for_run(self) -> int:
+        """As `take_slot`."""
+        slot = self.table.take_for_run()
+        if slot >= len(self.flags):
+            self._resize(self.table.num_slots)
+        return slot
+
     def take_slots(self, count: int) -> NDArray[np.int64]:
         """As many free slots, or fewer."""
         slots = self.table.take_many(count)

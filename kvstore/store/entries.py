@@ -132,14 +132,15 @@ class Entries:
         """Written slots of one segment become string entries, all different and new."""
         catalog, tick = self.catalog, self.tick(now)
         words, names, committed = catalog.words, catalog.keys, catalog.committed
+        namespaces, flagged, touched = catalog.namespaces, catalog.flags, catalog.touched
         head = (EXPIRES if flags & VOLATILE else 0) | pack_head(0, 1, SlotState.COMMITTED)
         num_bytes = 0
         for slot, key in zip(slots, keys, strict=True):
             position = slot * WORDS
             names[slot] = key
-            catalog.namespaces[slot] = STRINGS
-            catalog.flags[slot] = flags
-            catalog.touched[slot] = tick
+            namespaces[slot] = STRINGS
+            flagged[slot] = flags
+            touched[slot] = tick
             words[position] = words[position] & GENERATION | head
             committed[key] = slot
             num_bytes += words[position + LENGTH]

@@ -40,8 +40,8 @@ class StoreFinding(StoreParts):
         self, entries: Sequence[EntryId], pin: Callable[[list[int]], bytes], now: float
     ) -> tuple[list[Located | None], bytes]:
         self._entries.expire_among(entries, now)
-        committed, counters = self._catalog.visible, self._counters
-        slots = [committed.get(entry) for entry in entries]
+        counters = self._counters
+        slots = [*map(self._catalog.visible.get, entries)]
         hits = [slot for slot in slots if slot is not None]
         ticket = pin(hits) if hits else b""
         self._entries.touch(hits, now)
@@ -156,8 +156,7 @@ class StoreFinding(StoreParts):
 
     def exists(self, entries: Sequence[bytes], now: float) -> list[bool]:
         self._entries.expire_among(entries, now)
-        committed = self._catalog.visible
-        return [entry in committed for entry in entries]
+        return [*map(self._catalog.visible.__contains__, entries)]
 
     def lifetimes(self, entries: Sequence[EntryId], now: float) -> list[float | None]:
         """Seconds until each ends by itself; None for those that do not, or are not here."""

@@ -25,6 +25,7 @@ MAX_TTL_SECONDS = 3600.0
 MAX_TICKETS = 65536
 MAX_CLIENT_TICKETS = 8192
 TICKET_BYTES = 16
+DRAWN_TICKETS = 64
 
 
 class _Pin:
@@ -60,6 +61,7 @@ class Pins:
         self._pins: dict[bytes, _Pin] = {}
         self._expiry: Expiry[bytes] = Expiry()
         self._client_tickets: Counter[Instance] = Counter()
+        self._randomness: list[bytes] = []  # of tickets to come
 
     def __len__(self) -> int:
         return len(self._pins)
@@ -135,7 +137,7 @@ class Pins:
         return num_bytes
 
     def _add(self, pin: _Pin) -> bytes:
-        ticket = secrets.token_bytes(TICKET_BYTES)
+        ticket = self._new_ticket()
         self._pins[ticket] = pin
         pin.shares.take(pin.client, pin.num_bytes, len(pin.slots))
         if pin.owner is not None:
@@ -143,6 +145,16 @@ class Pins:
         for slot in pin.slots:
             self._entries.pin(slot)
         return ticket
+
+    def _new_ticket(self) -> bytes:
+        """Nobody can guess it. Randomness is asked for many at a time: each asking is a system
+        call."""
+        if not self._randomness:
+            drawn = secrets.token_bytes(TICKET_BYTES * DRAWN_TICKETS)
+            self._randomness = [
+                drawn[start : start + TICKET_BYTES] for start in range(0, len(drawn), TICKET_BYTES)
+            ]
+        return self._randomness.pop()
 
     def release(self, owner: Owner, ticket: bytes) -> None:
         if not self.let_go(owner, ticket):

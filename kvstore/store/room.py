@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,17 +70,23 @@ class Room:
         if place is None and arena is not None:
             writer = self._pool.daemon
             place = self._placement.find(writer, num_bytes, now)
-        return self._with_slot(place, num_bytes, writer is arena) if place else None
+        if place is None:
+            return None
+        return self._with_slot(place, num_bytes, writer is arena, self._catalog.take_slot)
 
     def take_granted(self, arena: Arena, num_bytes: int, now: float) -> Space | None:
-        """Only in the client's arena."""
+        """For a run: only in the client's arena."""
         place = arena.allocate(num_bytes) or self._placement.find(arena, num_bytes, now)
-        return self._with_slot(place, num_bytes, True) if place else None
+        if place is None:
+            return None
+        return self._with_slot(place, num_bytes, True, self._catalog.take_slot_for_run)
 
-    def _with_slot(self, place: Place, num_bytes: int, writable: bool) -> Space | None:
-        slot = self._catalog.take_slot()
+    def _with_slot(
+        self, place: Place, num_bytes: int, writable: bool, take_slot: Callable[[], int]
+    ) -> Space | None:
+        slot = take_slot()
         if slot == NO_SLOT and self._placement.free_slot():
-            slot = self._catalog.take_slot()
+            slot = take_slot()
         if slot == NO_SLOT:
             self._pool.release_extent(*place, occupied_bytes(num_bytes))
             return None

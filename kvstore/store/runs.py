@@ -24,7 +24,7 @@ from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
 from ..errors import InvalidRequest
 from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
 from ..types import PutStatus, ReserveStatus
-from .allocator import occupied_bytes, occupied_bytes_of
+from .allocator import occupied_bytes_of
 from .catalog import SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .entries import DropReason, Entries
 from .owners import Owner
@@ -172,10 +172,9 @@ class Runs:
             self._close(run)
             self._catalog.give_back_slot(run.slot)
 
-    def _time(self, slots: Iterable[int], options: RunOptions, now: float) -> None:
-        if options.ttl_s is not None:
-            for slot in slots:
-                self._entries.expiry.set(slot, now + options.ttl_s)
+    def _end_at(self, slots: Iterable[int], deadline: float) -> None:
+        for slot in slots:
+            self._entries.expiry.set(slot, deadline)
 
     # -- committing a few -----------------------------------------------------------------
 
@@ -199,16 +198,18 @@ class Runs:
             self._drop_replaced(entries)
         generations = []
         words, place = self._catalog.words, run.segment << 32 | 1
+        base, stored = run.base, int(PutStatus.STORED)
         for slot, index in zip(slots, chosen, strict=True):
             position = slot * WORDS
             words[position + PLACE] = place
-            words[position + OFFSET] = run.base + offsets[index]
+            words[position + OFFSET] = base + offsets[index]
             words[position + LENGTH] = sizes[index]
             words[position + CHECKSUM] = checksums[index]
             generations.append(words[position] >> 32)
-            statuses[index] = PutStatus.STORED
+            statuses[index] = stored
         if slots:
-            self._time(slots, options, now)
+            if options.ttl_s is not None:
+                self._end_at(slots, now + options.ttl_s)
             self._entries.publish_few(slots, entries, _flags(options), now)
         if stops:
             self._cut(run, stops[-1], _skipped_few(run.front, offsets, chosen, stops))
@@ -269,7 +270,8 @@ class Runs:
             self._drop_replaced(entries)
         places = offsets[chosen] + np.uint64(run.base), sizes[chosen], checksums[chosen]
         generations = self._fill_columns(run.segment, places, slots)
-        self._time(slots.tolist(), options, now)
+        if options.ttl_s is not None:
+            self._end_at(slots.tolist(), now + options.ttl_s)
         self._entries.publish_strings(slots, entries, _flags(options), now)
         statuses[chosen] = PutStatus.STORED
         self._cut(run, int(stops[-1]), _skipped(run.front, offsets[chosen], stops[chosen], stops))
@@ -427,7 +429,7 @@ def _check_few(run: _Run, offsets: Sequence[int], sizes: Sequence[int]) -> list[
     stops, reached = [], run.front
     for offset, size in zip(offsets, sizes, strict=True):
         alignment = PAGE_BYTES if size >= PAGE_BYTES else CACHE_LINE_BYTES
-        stop = offset + occupied_bytes(size)
+        stop = offset + (-(-size // alignment) or 1) * alignment
         if offset < reached or offset % alignment or stop > run.end:
             raise _misplaced(offset, size, reached, run.end)
         stops.append(stop)

@@ -15,6 +15,8 @@ from ..slots import HEAD, HEARTBEAT, SLOT_BYTES, WORDS, SlotState, pack_head
 
 NO_SLOT = 0
 """Never an entry: links use it as null."""
+SLOTS_FOR_RUNS = 64
+"""So many of the lowest are for runs, while there are others; of a small table a 64th of all."""
 GROWTH_SLOTS = 16384
 """Memory for so many slots is taken at a time, and columns beside the table grow with it."""
 
@@ -30,7 +32,9 @@ class SlotTable:
         self.memory.reserve(0, PAGE_BYTES)
         self.words = self.memory.buffer.cast("Q")
         self._free = array("I")
-        self._next = 1  # lowest slot never used since the last trim
+        self._last_for_runs = min(SLOTS_FOR_RUNS, self._limit // SLOTS_FOR_RUNS)
+        self._for_runs = [*range(1, 1 + self._last_for_runs)]  # free ones
+        self._next = 1 + self._last_for_runs  # lowest of the others never used since the last trim
         self.num_slots = 0
         self._first_generation = 1
         self.num_used = 0
@@ -46,6 +50,7 @@ class SlotTable:
     def take(self) -> int:
         """A free slot (its head word holds the generation to use), or NO_SLOT when there is
         none: all are used, or there is no memory for more. May raise `num_slots`."""
+        self._share_with_entries(1)
         if self._free:
             self.num_used += 1
             return self._free.pop()
@@ -57,8 +62,24 @@ class SlotTable:
         self.words[slot * WORDS + HEAD] = pack_head(self._first_generation, 0, SlotState.FREE)
         return slot
 
+    def take_for_run(self) -> int:
+        """As `take`, one of the lowest: a run outlives a clear, and what lies below the highest
+        used slot cannot be given back then."""
+        if not self._for_runs or (not self.num_slots and not self._grow()):
+            return self.take()
+        self.num_used += 1
+        return self._prepared(self._for_runs.pop())
+
+    def _prepared(self, slot: int) -> int:
+        position = slot * WORDS + HEAD
+        self.words[position] = self.words[position] or pack_head(
+            self._first_generation, 0, SlotState.FREE
+        )
+        return slot
+
     def take_many(self, count: int) -> NDArray[np.int64]:
         """As `take`, for `count` slots or as many as there are."""
+        self._share_with_entries(count)
         kept = max(len(self._free) - count, 0)
         freed = np.array(self._free[kept:], np.int64)
         del self._free[kept:]
@@ -70,6 +91,7 @@ class SlotTable:
 
     def take_few(self, count: int) -> list[int]:
         """As `take_many`, at less cost for less than a hundred."""
+        self._share_with_entries(count)
         slots: list[int] = []
         if self._free:
             kept = max(len(self._free) - count, 0)
@@ -82,6 +104,12 @@ class SlotTable:
                 slots.append(slot)
         self.num_used += len(slots)
         return slots
+
+    def _share_with_entries(self, count: int) -> None:
+        """What runs had, when nothing else is left."""
+        if self._for_runs and self._limit - self._next + len(self._free) < count:
+            self._free.extend(map(self._prepared, self._for_runs))
+            self._for_runs.clear()
 
     def _extend(self, count: int) -> range:
         """Slots never used since the last trim, at most `count`."""
@@ -98,14 +126,18 @@ class SlotTable:
         position = slot * WORDS + HEAD
         generation = (self.words[position] >> 32) + 1 & 0xFFFFFFFF or 1
         self.words[position] = generation << 32
-        self._free.append(slot)
+        if slot <= self._last_for_runs:
+            self._for_runs.append(slot)
+        else:
+            self._free.append(slot)
         self.num_used -= 1
 
     def give_back_many(self, slots: NDArray[np.int64]) -> None:
         heads = self.rows()[:, HEAD]
         generations = (heads[slots] >> 32) + 1 & 0xFFFFFFFF
         heads[slots] = np.maximum(generations, 1) << 32
-        self._free.frombytes(slots.astype(np.uint32).tobytes())
+        self._free.frombytes(slots[slots > self._last_for_runs].astype(np.uint32).tobytes())
+        self._for_runs += slots[slots <= self._last_for_runs].tolist()
         self.num_used -= len(slots)
 
     def trim(self) -> int:
@@ -117,9 +149,11 @@ class SlotTable:
         top = int(used[-1]) + 1 if len(used) else 1
         highest = int(heads.max() >> 32) if len(heads) else 0
         self._first_generation = max(self._first_generation, highest + 1)
-        free = np.flatnonzero((heads[1:top] & 0xFF) == SlotState.FREE) + 1
+        first = 1 + self._last_for_runs
+        free = np.flatnonzero((heads[first:top] & 0xFF) == SlotState.FREE) + first
         self._free = array("I", free.astype(np.uint32).tobytes())
-        self._next = top
+        self._for_runs = sorted({*range(1, first)} - {*used[:first].tolist()})
+        self._next = max(top, first)
         kept = min(align_up(top, PAGE_BYTES // SLOT_BYTES), self.num_slots)
         del heads
         self.memory.punch(kept * SLOT_BYTES, (self.num_slots - kept) * SLOT_BYTES)

@@ -43,7 +43,7 @@ def num_entries(entries: Sequence[bytes]) -> None:
 def string_ids(entries: list[bytes]) -> list[EntryId]:
     """As `entry_ids`, for messages that only write string entries."""
     for entry in entries:
-        if entry[:1] != b"s":
+        if not entry.startswith(b"s"):
             raise InvalidRequest(
                 f"entry id starting with {entry[:8].hex()} is no string entry's; blocks are "
                 "written with ReserveBlocks"

@@ -148,11 +148,12 @@ def test_audit_finds_what_is_wrong(filled: Node) -> None:
     counters.reserved_bytes += 1
     assert store.audit().differences == ["reserved bytes: 0 by walking, 1 by account"]
     counters.reserved_bytes -= 1
-    store._catalog.pins[1] += 1
-    assert any("slot 1" in difference for difference in store.audit().differences)
-    store._catalog.pins[1] -= 1
     key = next(iter(store._catalog.committed))
-    slot = store._catalog.committed.pop(key)
+    slot = store._catalog.committed[key]
+    store._catalog.pins[slot] += 1
+    assert any(f"slot {slot}" in difference for difference in store.audit().differences)
+    store._catalog.pins[slot] -= 1
+    del store._catalog.committed[key]
     assert any("keys lead to one" in difference for difference in store.audit().differences)
     store._catalog.committed[key] = slot
     segment = store._pool.segments[store._entries.segment_of(slot)]
