@@ -157,6 +157,10 @@ class Regions:
                 return region
         return None
 
+    def after(self, region: int) -> int:
+        """The region that was opened after this one, or a number that none has."""
+        return min((other for other in list(self.live) if other > region), default=region + 1)
+
     def remove(self, region: Region) -> bool:
         """Its entries are gone at once. False: its file could not be removed; the next start finds
         it."""

@@ -140,6 +140,19 @@ class NvmeTier:
         live, hides = self._regions.live, self._hiding.hides
         return [None if r is None or r.region not in live or hides(r) else r for r in found]
 
+    def strings_after(self, place: tuple[int, int], limit: int) -> list[NvmeLocation]:
+        """String entries that stand after (region, ordinal) in the log, in order, among the next
+        `limit` records."""
+        region, ordinal = place
+        records: list[NvmeLocation] = []
+        while limit > 0 and (current := self._regions.live.get(region)) is not None:
+            ordinals = range(ordinal + 1, min(ordinal + 1 + limit, current.num_records))
+            records += self._at(region, ordinals)
+            limit -= len(ordinals)
+            region, ordinal = self._regions.after(region), -1
+        hides = self._hiding.hides
+        return [record for record in records if not record.namespace and not hides(record)]
+
     def holds(self, entries: Sequence[bytes]) -> list[bool]:
         """Whether each entry lies here. As `locate`, but quicker: a damaged record counts."""
         if self._hiding.hides_by_generation:
@@ -313,6 +326,14 @@ class NvmeTier:
             self._calls.disk_errors += 1
             _log.error("nvme_disk_error action=places reason=%s", error)
             return [None] * len(entries)
+
+    def _at(self, region: int, ordinals: Sequence[int]) -> list[NvmeLocation]:
+        try:
+            return self._index.at(region, ordinals)
+        except DISK_ERRORS as error:
+            self._calls.disk_errors += 1
+            _log.error("nvme_disk_error action=at reason=%s", error)
+            return []
 
     def _touch(self, region_id: int, ordinal: int) -> None:
         region = self._regions.live.get(region_id)

@@ -17,8 +17,12 @@ from ...types import ReserveStatus, Tier
 from ..counters import TransportCounters
 from ..sources import BlocksWanted, EntriesWanted, Then
 from .promotion import Fill, Promotion
+from .read_ahead import ReadAhead
 
 ORIGIN = Origin(Tier.NVME, "file")
+READ_AHEAD_BYTES = 32 << 20
+READ_AHEAD_RATIO = 1 / 8
+"""Of DRAM."""
 LOCATED_AT_ONCE = 128
 """Blocks looked for in one read of the index: what follows the first gap is of no use."""
 
@@ -54,7 +58,9 @@ class NvmeSource:
         self._clock = clock
         self._shards = shards
         self._hidden = hidden
-        self.hits = self.misses = 0  # entries asked for and found there, or not
+        self.hits = self.misses = 0  # entries asked for (or read ahead) and found there, or not
+        most = min(READ_AHEAD_BYTES, int(READ_AHEAD_RATIO * store.settings.capacity_bytes))
+        self._read_ahead = ReadAhead(nvme.strings_after, max_bytes=most)
         self._promotions: list[Promotion] = []
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}  # for string entries that fill
 
@@ -171,7 +177,15 @@ class NvmeSource:
         return self._nvme.holds(entries)
 
     def bring(self, request: EntriesWanted, then: Then) -> None:
-        filling = self._fill_entries(request.entries)
+        located = self._nvme.locate(request.entries)
+        found = [location for location in located if location is not None]
+        self.hits += sum([location.entry not in self._waiting for location in found])
+        self.misses += len(located) - len(found)
+        self._fill_entries(found)
+        if found:
+            self.hits += self._fill_entries(self._read_ahead.brought(found))
+        wanted = dict.fromkeys(request.entries)
+        filling = [entry for entry in wanted if entry in self._waiting]
         if not filling:
             then()
             return
@@ -179,16 +193,20 @@ class NvmeSource:
             [self._waiting[entry] for entry in filling]
         )
 
-    def _fill_entries(self, entries: Sequence[EntryId]) -> list[EntryId]:
-        """Those that are on their way now."""
-        located = self._nvme.locate(entries)
-        self.hits += len(located) - located.count(None)
-        self.misses += located.count(None)
+    def used(self, entries: Sequence[bytes]) -> None:
+        """These were asked for, wherever they lay."""
+        self.hits += self._fill_entries(self._read_ahead.used(entries))
+
+    def _fill_entries(self, found: Sequence[NvmeLocation]) -> int:
+        """Begins to bring what is neither here nor on its way, as far as there is room; how many
+        those are."""
         new = {
-            entry: location
-            for entry, location in zip(entries, located, strict=True)
-            if location is not None and location.num_extents == 1 and entry not in self._waiting
+            EntryId(location.entry): location
+            for location in found
+            if location.num_extents == 1 and location.entry not in self._waiting
         }
+        if not new:
+            return 0
         results = self._store.reserve_entry_fill(
             FILL_OWNER,
             list(new),
@@ -201,10 +219,9 @@ class NvmeSource:
             if result.status is ReserveStatus.RESERVED:
                 self._waiting[entry] = []
                 fills.append(self._fill(result, location, [0]))
-        on_their_way = [entry for entry in dict.fromkeys(entries) if entry in self._waiting]
         if fills:
             self._loop.call_soon(self._promote, fills)
-        return on_their_way
+        return len(fills)
 
     # -- reading ------------------------------------------------------------------------
 

@@ -101,7 +101,9 @@ class Tiering:
 
     def touch(self, entries: Iterable[bytes]) -> None:
         """These were hit, in whatever tier: the disk keeps them longer. Told to it a few at a time;
-        beyond MAX_TOUCHED it does not hear of them."""
+        beyond MAX_TOUCHED it does not hear of them. What they are followed by may be read ahead."""
+        entries = list(entries)
+        self.source.used(entries)
         for entry in entries:
             if len(self._touched) >= MAX_TOUCHED:
                 return
