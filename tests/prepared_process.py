@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import threading
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +92,21 @@ class _Parent:
         self._process.wait(END_SECONDS)
 
 
-@cache
+_parents: list[_Parent] = []  # one, once it is needed
+_making = threading.Lock()
+
+
 def _parent() -> _Parent:
-    return _Parent()
+    with _making:
+        if not _parents:
+            _parents.append(_Parent())
+        return _parents[0]
 
 
 def end_parent() -> None:
     """Once no test needs it any more."""
-    if _parent.cache_info().currsize:
-        _parent().close()
-        _parent.cache_clear()
+    while _parents:
+        _parents.pop().close()
 
 
 def _serve(descriptor: int) -> list[str]:
