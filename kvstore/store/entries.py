@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..events import EventKind
-from ..keys import block_key_of, is_block, shard_of
+from ..keys import block_key_of, shard_of
 from ..slots import EXPIRES, GENERATION, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
-from ..types import Tier
+from .announcing import EntryEvents
 from .catalog import DEAD, FLUSHED, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .counters import Counters
-from .event_log import EventLog, Holding
+from .event_log import EventLog
 from .eviction import Slots
 from .expiry import Expiry
 from .pool import Arena, Pool
@@ -31,7 +30,6 @@ MAX_EXPIRED_AT_ONCE = 1 << 14
 LEAST_BULK = 256
 """Entries that end together from which on they are freed by columns."""
 MAX_ANCESTORS = 4096
-MAX_EVENT_ENTRIES = 4096
 TICKS_PER_SECOND = 10
 
 
@@ -50,9 +48,8 @@ class DropReason(enum.Enum):
     INVALIDATED = "the floor of its namespace was raised"
 
 
-class Entries:
-    """Owns no memory: works on the catalog and pool it is given. `namespace_digest` turns a
-    namespace number into the digest that events carry (hex, "" for strings)."""
+class Entries(EntryEvents):
+    """Owns no memory: works on the catalog and pool it is given."""
 
     def __init__(
         self,
@@ -65,19 +62,15 @@ class Entries:
         namespace_digest: Callable[[int], str],
         started: float,
     ) -> None:
-        self.catalog = catalog
+        super().__init__(catalog, events, instance=instance, namespace_digest=namespace_digest)
         self.pool = pool
         self.counters = counters
-        self._events = events
-        self._instance = instance
-        self._namespace_digest = namespace_digest
         self._started = started
         self.drops: OrderedDict[bytes, DropReason] = OrderedDict()
         self.expiry: Expiry[int] = Expiry()  # of committed slots
         self.held: set[int] = set()  # being copied to another tier
         self.on_committed: CommitCallback | None = None
         self.evictable_flags = 0  # only what has one of these is evicted; 0: everything
-        self._evicted: dict[int, list[bytes]] = {}  # by namespace, not yet announced
 
     # -- places -----------------------------------------------------------------------
 
@@ -443,85 +436,6 @@ class Entries:
             self.drops.move_to_end(entry)
         while len(self.drops) > REMEMBERED_DROPS:
             self.drops.popitem(last=False)
-
-    # -- events -----------------------------------------------------------------------
-
-    def _announced(self, slots: Sequence[int]) -> Sequence[int]:
-        """Those that others know to be here: all but what one request needs for itself, and what
-        went with its namespace's floor."""
-        scoped, retired = self.catalog.request_scoped, self.catalog.retired
-        if not scoped and not retired:
-            return slots
-        numbers = self.catalog.namespaces
-        return [slot for slot in slots if slot not in scoped and numbers[slot] not in retired]
-
-    def announce(
-        self, kind: EventKind, namespace: int, entries: Sequence[bytes], parent: bytes = b""
-    ) -> None:
-        self.announce_evictions()
-        self._publish(kind, namespace, entries, parent)
-
-    def announce_cleared(self, namespace: int = STRINGS) -> None:
-        """Everything in this tier is gone; with a `namespace`, all blocks of that."""
-        self.announce_evictions()
-        self._events.publish(
-            "cleared",
-            instance=self._instance,
-            tier=Tier.DRAM,
-            namespace=self._namespace_digest(namespace),
-        )
-
-    def announce_evictions(self) -> None:
-        evicted, self._evicted = self._evicted, {}
-        for namespace, entries in evicted.items():
-            self._publish("removed", namespace, entries)
-
-    def _publish(
-        self, kind: EventKind, namespace: int, entries: Sequence[bytes], parent: bytes = b""
-    ) -> None:
-        for start in range(0, max(len(entries), 1), MAX_EVENT_ENTRIES):
-            part = entries[start : start + MAX_EVENT_ENTRIES]
-            self._events.publish(
-                kind,
-                instance=self._instance,
-                tier=Tier.DRAM,
-                namespace=self._namespace_digest(namespace),
-                entries=part,
-                parent=parent,
-            )
-            if kind == "stored" and is_block(part[-1]):
-                parent = block_key_of(part[-1])
-
-    def _announce_chain(
-        self, namespace: int, entries: Sequence[bytes], parents: dict[bytes, bytes]
-    ) -> None:
-        """`stored` events for blocks in chain order, one for each unbroken run."""
-        run: list[bytes] = []
-        for entry in entries:
-            key = block_key_of(entry)
-            last = block_key_of(run[-1]) if run else key
-            if run and key != last and parents[key] != last:
-                self.announce("stored", namespace, run, parents[block_key_of(run[0])])
-                run = []
-            run.append(entry)
-        if run:
-            self.announce("stored", namespace, run, parents[block_key_of(run[0])])
-
-    def holdings(self) -> list[Holding]:
-        """Committed entries by namespace."""
-        catalog = self.catalog
-        committed = self._announced(list(catalog.committed.values()))
-        slots = np.fromiter(committed, np.int64, len(committed))
-        numbers = np.frombuffer(catalog.namespaces, np.uint16)[slots]
-        return [
-            Holding(
-                self._instance,
-                Tier.DRAM,
-                self._namespace_digest(number),
-                catalog.keys[slots[numbers == number]].tolist(),
-            )
-            for number in np.unique(numbers).tolist()
-        ]
 
 
 def _joined(offsets: NDArray[np.int64], taken: NDArray[np.int64]) -> list[tuple[int, int]]:
