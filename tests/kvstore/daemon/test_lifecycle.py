@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,21 +20,33 @@ from moontide.kvstore.daemon.data_dir import read_state
 from moontide.kvstore.membership import StoreRecord, open_membership
 from moontide.kvstore.types import PutStatus
 
+from ...prepared_process import PreparedProcess
 from ...store_process import StartStore, StoreProcess, shared_memory_names
 from ...waiting import wait_until
 from .admin import Admin
 from .raw_client import RawClient, entry_id, local_client
 
 
-def refused(daemon: StoreProcess, *flags: str, **options: object) -> str:
+def refused(daemon: StoreProcess, *flags: str) -> str:
     """The one line a start with these flags ends in."""
+    said = daemon.log.with_name("refused.log")
+    said.unlink(missing_ok=True)
+    status = PreparedProcess(daemon.arguments(*flags), said).wait(60.0)
+    return only_line(status, said.read_text())
+
+
+def refused_from_nothing(daemon: StoreProcess, *flags: str, **options: Any) -> str:
+    """As `refused`, for a process made with these options of subprocess.run."""
     ended = subprocess.run(
         daemon.command(*flags), capture_output=True, text=True, timeout=60, check=False, **options
     )
-    assert ended.returncode not in (0, None), ended
-    assert ended.returncode > 0, ended  # by its own decision, not a signal
-    lines = ended.stderr.strip().splitlines()
-    assert len(lines) == 1, ended.stderr
+    return only_line(ended.returncode, ended.stderr)
+
+
+def only_line(status: int, said: str) -> str:
+    assert status > 0, (status, said)  # by its own decision, not a signal
+    lines = said.strip().splitlines()
+    assert len(lines) == 1, said
     return lines[0]
 
 
@@ -80,7 +93,7 @@ def test_r70_an_address_space_limit_is_told_at_start(unstarted: StoreProcess) ->
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 
-    line = refused(unstarted, "--dram", "2GiB", "--segment", "64MiB", preexec_fn=limit)
+    line = refused_from_nothing(unstarted, "--dram", "2GiB", "--segment", "64MiB", preexec_fn=limit)
     assert "available" in line or "memory" in line.lower()
 
 
@@ -90,7 +103,7 @@ def test_r70_too_few_open_files_end_the_start_naming_asked_and_allowed(
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
 
-    line = refused(unstarted, preexec_fn=limit)
+    line = refused_from_nothing(unstarted, preexec_fn=limit)
     assert "2328 open files may be needed; 512 are allowed" in line
     assert "moontide doctor" in line
 
@@ -142,7 +155,7 @@ def test_r76_unknown_flags_and_variables_are_named(unstarted: StoreProcess) -> N
     assert ended.returncode == 2
     assert "--drma" in ended.stderr
     environment = os.environ | {"MOONTIDE_STORE_DRMA": "1GiB"}
-    assert "MOONTIDE_STORE_DRMA" in refused(unstarted, env=environment)
+    assert "MOONTIDE_STORE_DRMA" in refused_from_nothing(unstarted, env=environment)
 
 
 # -- running ----------------------------------------------------------------------
