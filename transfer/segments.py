@@ -123,14 +123,17 @@ class Mapping:
 
     def prepare(self, offset: int, num_bytes: int) -> None:
         """Has the kernel map all pages of a range that is about to be touched: a fifth of what a
-        fault for each costs a writer. The range must have been reserved. Each stretch once;
-        thread-safe. Where the kernel is older than 5.14 the faults remain."""
+        fault for each costs a writer. The range must have been reserved. The first call does no
+        more, so that it is quick; the second that finds pages missing does the whole segment, so
+        that later ones find none. Thread-safe. Where the kernel is older than 5.14 the faults
+        remain."""
         cold, mapped = self._cold, self._map
         stop = -(-(offset + num_bytes) // STRETCH_BYTES)
         start = cold.find(1, offset // STRETCH_BYTES, stop)
         if start < 0 or mapped is None:
             return
-        stop = cold.rfind(1, start, stop) + 1
+        if 0 in cold:
+            start, stop = 0, len(cold)
         begin, end = start * STRETCH_BYTES, min(stop * STRETCH_BYTES, self.num_bytes)
         with contextlib.suppress(OSError):
             mapped.madvise(_MADV_POPULATE_READ, begin, end - begin)

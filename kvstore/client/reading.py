@@ -240,6 +240,7 @@ class Reader:
         """What one lookup found: as known places where that goes, in full where it does not.
         Returns what to look up again."""
         attachment = answer.attachment
+        attachment.prepare_readable()
         if attachment.locations is not None:
             places = attachment.locations.learn(entries, found)
             self._copy_known(attachment.locations, places, indices, target, results)

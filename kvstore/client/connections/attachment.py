@@ -68,8 +68,10 @@ class Attachment:
         self.notes = Notes()
         self.locations: Locations | None = None
         self._on_release = hooks.on_release
+        self._on_due = hooks.on_due
         self._lock = threading.Lock()
         self._readable: dict[int, memoryview] = {}
+        self._fresh: dict[int, Mapping] = {}  # readable, pages still come by faults
         self._granted: dict[int, _Granted] = {}
         self._releasing: set[int] = set()
         if slot_table and self.takes_notes:
@@ -78,7 +80,7 @@ class Attachment:
                 self._readable,
                 notes=self.notes,
                 counters=hooks.counters,
-                on_due=hooks.on_due,
+                on_due=self._due,
             )
 
     @property
@@ -95,7 +97,24 @@ class Attachment:
         """Takes the descriptor. Raises TransferError when it is not what was announced."""
         mapping = Mapping(descriptor, num_bytes)
         with self._lock:
-            return self._readable.setdefault(segment, mapping.buffer)
+            if segment not in self._readable:
+                self._readable[segment] = mapping.buffer
+                self._fresh[segment] = mapping
+            return self._readable[segment]
+
+    def prepare_readable(self) -> None:
+        """Maps all pages of segments that earlier calls began to read. The first call takes faults
+        where it reads, so that it does not wait for a whole segment."""
+        while self._fresh:
+            try:
+                _, mapping = self._fresh.popitem()
+            except KeyError:  # another thread was faster
+                return
+            mapping.prepare(0, mapping.num_bytes)
+
+    def _due(self) -> None:
+        self.prepare_readable()
+        self._on_due()
 
     def is_current(self, located: Located) -> bool:
         """True while a key leads to the bytes at `located`."""
@@ -203,6 +222,7 @@ class Attachment:
             self.retired = True
             self.forget_locations()
             self._readable.clear()
+            self._fresh.clear()
             self._granted = {
                 segment: granted for segment, granted in self._granted.items() if granted.holders
             }
