@@ -65,7 +65,7 @@ class SlotTable:
     def take_for_run(self) -> int:
         """As `take`, one of the lowest: a run outlives a clear, and what lies below the highest
         used slot cannot be given back then."""
-        if not self._for_runs or (not self.num_slots and not self._grow()):
+        if not self._for_runs or (self._for_runs[-1] >= self.num_slots and not self._grow()):
             return self.take()
         self.num_used += 1
         return self._prepared(self._for_runs.pop())
@@ -154,7 +154,7 @@ class SlotTable:
         self._free = array("I", free.astype(np.uint32).tobytes())
         self._for_runs = sorted({*range(1, first)} - {*used[:first].tolist()})
         self._next = max(top, first)
-        kept = min(align_up(top, PAGE_BYTES // SLOT_BYTES), self.num_slots)
+        kept = min(align_up(self._next, PAGE_BYTES // SLOT_BYTES), self.num_slots)
         del heads
         self.memory.punch(kept * SLOT_BYTES, (self.num_slots - kept) * SLOT_BYTES)
         self.num_slots = kept

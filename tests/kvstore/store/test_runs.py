@@ -10,7 +10,10 @@ from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.keys import string_entry_id
 from moontide.kvstore.slots import HEARTBEAT
 from moontide.kvstore.store import Pieces, RunOptions
+from moontide.kvstore.store.clearing import WORTH_GIVING_BACK
+from moontide.kvstore.store.slot_table import SLOTS_FOR_RUNS
 from moontide.kvstore.types import PutStatus, ReserveStatus
+from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 
 from .conftest import SEGMENT_BYTES, MakeNode, Node
 from .cutting import RUN_BYTES, cut, open_run, packed, row
@@ -98,6 +101,22 @@ def test_a_run_that_is_used_up_has_ended(node: Node) -> None:
     with pytest.raises(InvalidRequest, match="no such run"):
         cut(node, owner, run, [])
     node.check()
+
+
+def test_runs_after_a_clear_that_gave_memory_back(make_node: MakeNode) -> None:
+    """Their slots are the lowest: a table cut down to nothing still has memory for all of them."""
+    node = make_node(max_entries=2 * WORTH_GIVING_BACK)
+    owner = node.connect()
+    keys = [f"key{number}" for number in range(WORTH_GIVING_BACK)]
+    fitting = RUN_BYTES // CACHE_LINE_BYTES
+    for start in range(0, len(keys), fitting):
+        cut(node, owner, open_run(node, owner), row(keys[start : start + fitting], b"x"))
+    assert node.store.stats(node.now).runs == 0
+    assert node.store.clear(None, strings_only=False, now=node.now) == len(keys)
+    for number in range(SLOTS_FOR_RUNS):
+        open_run(node, owner, PAGE_BYTES)
+        assert node.store.stats(node.now).runs == number + 1
+        node.check()
 
 
 @pytest.mark.parametrize("num_bytes", [0, -1, SEGMENT_BYTES + 1])
