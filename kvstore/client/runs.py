@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 from moontide.transfer.types import PAGE_BYTES, align_up
 
@@ -62,6 +63,7 @@ class Runs:
         run = self._take_idle(least)
         if run is not None or time.monotonic() < self._refused_until:
             return run
+        self._tell_ended(deadline)
         run = self._reserve(wanted, deadline)
         if run is None:
             self.give_up_idle(time.monotonic())  # they count for this client's share
@@ -102,6 +104,14 @@ class Runs:
             self._ended = []
         for run in old:
             self.give_up(run)
+
+    def _tell_ended(self, deadline: Deadline) -> None:
+        """What is left of them would split the room that the next one needs."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        for run in ended:
+            with suppress(StoreUnavailable):  # it has ended with its connection
+                self._link.act_on(run.connection, _abort(run), deadline)
 
     def _take_idle(self, least: int) -> Run | None:
         """The last used one that has room. Those of ended connections have ended with them."""
