@@ -72,7 +72,9 @@ def _parse_rule(text: str) -> AdmissionRule:
         return AdmissionRule("second-use")
     depth = _DEPTH.fullmatch(text)
     if depth is None:
-        raise ValueError(f"{text[:80]!r} is no rule: write all, second-use or depth:BLOCKS")
+        raise ValueError(
+            f"{text[:80]!r} is no rule: write all, second-use or depth:BLOCKS (1 or more)"
+        )
     return AdmissionRule("depth", int(depth[1]))
 
 

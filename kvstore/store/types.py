@@ -60,9 +60,11 @@ class PoolSettings:
                 f"segment_bytes is {self.segment_bytes}; it must be a multiple of {PAGE_BYTES}"
             )
         if not 1 <= self.num_segments <= MAX_SEGMENTS:
+            fixes = ("raise", "lower") if self.num_segments else ("lower", "raise")
             raise InvalidRequest(
-                f"dram_bytes is {self.dram_bytes} with segments of {self.segment_bytes} bytes; "
-                f"a pool has 1..{MAX_SEGMENTS} segments"
+                f"dram_bytes is {self.dram_bytes}, which makes {self.num_segments} segments of "
+                f"{self.segment_bytes} bytes; a pool has 1..{MAX_SEGMENTS}: "
+                f"{fixes[0]} segment_bytes (--segment) or {fixes[1]} dram_bytes (--dram)"
             )
         if not 1 <= self.max_entries <= MAX_POOL_ENTRIES:
             raise InvalidRequest(
