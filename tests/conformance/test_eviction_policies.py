@@ -149,7 +149,7 @@ def test_work_is_bounded_by_what_was_done_before(name: EvictionName) -> None:
     reads = 0
 
     class Counting(type(Rig(name).links.queue)):  # type: ignore[misc]  # array's own class
-        def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        def __getitem__(self, index):  # type: ignore[no-untyped-def]  # as array has it
             nonlocal reads
             reads += 1
             return super().__getitem__(index)

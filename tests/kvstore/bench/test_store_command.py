@@ -67,7 +67,7 @@ def test_a_peer_that_cannot_be_installed_is_told_and_left_out(tmp_path: Path) ->
 
 def test_groups_that_can_be_asked_for_are_those_there_are() -> None:
     case = next(parameter for parameter in store.params if parameter.name == "groups")
-    assert set(case.type.choices) == {*CALL_GROUPS, *OWN_COURSE}  # type: ignore[attr-defined]
+    assert set(case.type.choices) == {*CALL_GROUPS, *OWN_COURSE}  # type: ignore[attr-defined]  # a Choice
 
 
 def test_a_trace_is_replayed_by_the_policy_and_through_a_daemon(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class WrittenRun:
             packed("Q", [1024 * (first + index) for index in range(count)]),
             packed("Q", [1024] * count),
             packed("Q", [xxhash.xxh3_64_intdigest(VALUE)] * count),
-            **options,  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]  # of any kind
         )
 
     def commit(self, keys: Sequence[str], first: int = 0, **options: object) -> wire.RunReply:
