@@ -11,6 +11,7 @@ from moontide.kvstore import BlockStore, JobStatus, StoreClient, Tier
 from ...store_process import StartStore, StoreProcess
 from ...waiting import wait_until
 from ..daemon.admin import Admin
+from ..daemon.warm import wait_flushed
 from .helpers import (
     NAMESPACE,
     SECONDS,
@@ -47,7 +48,8 @@ def kv(client: StoreClient) -> Iterator[BlockStore]:
 
 def move_to_disk(daemon: StoreProcess, client: StoreClient, num_entries: int) -> None:
     """Until they lie on disk; then DRAM gives up its replicas."""
-    wait_until(lambda: client.stats()["tiers"]["nvme"]["entries"] == num_entries)
+    wait_flushed(daemon, num_entries)
+    assert client.stats()["tiers"]["nvme"]["entries"] == num_entries
     Admin(daemon.admin, daemon.token).post("/v1/evict", {"tier": "dram", "bytes": 1 << 30})
     wait_until(lambda: client.stats()["tiers"]["dram"]["entries"] == 0)
 

@@ -13,6 +13,7 @@ from ....store_process import StartStore, StoreProcess, start_nodes
 from ....waiting import wait_until
 from ...client.helpers import NAMESPACE, TOKENS, check_prompt, client_of, write_prompt
 from ..admin import Admin
+from ..warm import wait_flushed
 from .conftest import is_idle
 
 
@@ -27,7 +28,7 @@ def clients(
         with here.kv(NAMESPACE) as kv:
             write_prompt(kv, TOKENS)
         here.put("string", b"s" * 100_000)
-        wait_until(lambda: here.stats()["tiers"]["nvme"]["flushed"] >= 7)
+        wait_flushed(nodes[0], 7)
         drop_from_dram(nodes[0])
         yield here, there
         for client in (here, there):

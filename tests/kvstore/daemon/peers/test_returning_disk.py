@@ -13,6 +13,7 @@ from ....store_process import StartStore, start_nodes
 from ....waiting import wait_until
 from ...client.helpers import NAMESPACE, TOKENS, check_prompt, client_of, write_prompt
 from ..admin import Admin
+from ..warm import wait_flushed
 
 NUM_BLOCKS = 6
 
@@ -28,7 +29,7 @@ def test_r49_disk_entries_count_again_on_return_and_nobody_scans_for_them(
     with client_of(returning) as client:
         with client.kv(NAMESPACE) as kv:
             write_prompt(kv, TOKENS)
-        wait_until(lambda: client.stats()["tiers"]["nvme"]["flushed"] >= NUM_BLOCKS)
+        wait_flushed(returning, NUM_BLOCKS)
     returning.kill()
     with client_of(staying) as client, client.kv(NAMESPACE) as kv:
         wait_until(lambda: kv.lookup(TOKENS).num_tokens == 0)
