@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 
 from moontide.transfer.types import PAGE_BYTES, align_up
 
 from .. import wire
-from ..errors import StoreUnavailable
+from ..errors import StoreTimeout, StoreUnavailable
 from .connections.attachment import Attachment
 from .connections.link import Link
 from .deadline import Deadline
@@ -107,11 +106,20 @@ class Runs:
 
     def _tell_ended(self, deadline: Deadline) -> None:
         """What is left of them would split the room that the next one needs."""
+        connection = self._link.connection
         with self._lock:
-            ended, self._ended = self._ended, []
-        for run in ended:
-            with suppress(StoreUnavailable):  # it has ended with its connection
-                self._link.act_on(run.connection, _abort(run), deadline)
+            ended = [run for run in self._ended if run.connection == connection]
+            self._ended = []
+        if not ended:
+            return
+        try:
+            self._link.act_on(connection, _abort(*ended), deadline)
+        except StoreUnavailable:
+            return  # they have ended with their connection
+        except StoreTimeout:
+            with self._lock:
+                self._ended += ended
+            raise
 
     def _take_idle(self, least: int) -> Run | None:
         """The last used one that has room. Those of ended connections have ended with them."""
@@ -138,5 +146,5 @@ class Runs:
         return Run(answer.attachment, answer.connection, space, num_bytes)
 
 
-def _abort(run: Run) -> wire.Abort:
-    return wire.Abort([run.space.slot], [run.space.generation])
+def _abort(*runs: Run) -> wire.Abort:
+    return wire.Abort([run.space.slot for run in runs], [run.space.generation for run in runs])
