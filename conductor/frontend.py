@@ -34,7 +34,7 @@ from .replies import (
 )
 from .tokenising import Tokenised, TokeniserPool
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 MAX_REQUEST_ID_CHARS = 128
 SEED_BITS = 63
 WORKER_HEADER = "X-Moontide-Worker"
@@ -203,7 +203,7 @@ async def _events(answer: Answer, replies: Replies) -> AsyncIterator[ServerEvent
             for part in replies.end(answer.usage, answer.evidence):
                 yield ServerEvent(msgspec.json.encode(part))
     except HttpError as error:
-        _log.warning("stream_cut request=%s error=%s", answer.job.request_id, error)
+        logger.warning("stream_cut request=%s error=%s", answer.job.request_id, error)
         yield ServerEvent(msgspec.json.encode(openai_error(error)))
         return
     yield ServerEvent(b"[DONE]")

@@ -19,7 +19,7 @@ from .models import MAX_TOKENIZER_BYTES, Model, ModelKey, ModelRefused, load_mod
 from .view import Changes, ClusterView
 from .workers import Health, Worker
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 CHECK_SECONDS = 1.0
 CHECK_TIMEOUT_SECONDS = 2.5
@@ -64,25 +64,25 @@ class Watcher:
             try:
                 self._follow(self._view.update(await asyncio.to_thread(self._membership.members)))
             except (StoreError, OSError) as error:
-                _log.warning("membership_unreadable error=%s", error)
-            except Exception:  # noqa: BLE001 - the task boundary
-                _log.exception("membership_poll_failed")
+                logger.warning("membership_unreadable error=%s", error)
+            except Exception:  # the task boundary
+                logger.exception("membership_poll_failed")
             await asyncio.sleep(POLL_SECONDS)
 
     def _follow(self, changes: Changes) -> None:
         """One task a live member."""
         for worker in changes.ended_workers:  # watched until its last request has ended
-            _log.info("worker_left id=%s", worker.record.id)
+            logger.info("worker_left id=%s", worker.record.id)
         for store in changes.ended_stores:
             self._stop(store.record.instance)
-            _log.info("store_left id=%s", store.record.id)
+            logger.info("store_left id=%s", store.record.id)
         for worker in changes.started_workers:
             self._start(worker.record.instance, self._watch(worker))
-            _log.info("worker_joined id=%s url=%s", worker.record.id, worker.record.url)
+            logger.info("worker_joined id=%s url=%s", worker.record.id, worker.record.url)
         for store in changes.started_stores:
             follower = EventFollower(store, self._view.index, self._calls.event_session)
             self._start(store.record.instance, follower.run())
-            _log.info("store_joined id=%s admin=%s", store.record.id, store.record.admin_url)
+            logger.info("store_joined id=%s admin=%s", store.record.id, store.record.admin_url)
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._stop(name)
@@ -107,10 +107,10 @@ class Watcher:
                 await self._check(worker)
                 if worker.health is Health.READY:
                     await self._load_model(worker)
-            except Exception:  # noqa: BLE001 - the task boundary
-                _log.exception("worker_check_failed id=%s", worker.record.id)
+            except Exception:  # the task boundary
+                logger.exception("worker_check_failed id=%s", worker.record.id)
             if worker.health is not before:
-                _log.info(
+                logger.info(
                     "worker_health id=%s health=%s detail=%s",
                     worker.record.id,
                     worker.health,
@@ -144,14 +144,14 @@ class Watcher:
             problem = ""
             try:
                 self._view.add_model(key, await self._fetch_model(worker))
-                _log.info("model_loaded model=%s worker=%s", key.name, worker.record.id)
+                logger.info("model_loaded model=%s worker=%s", key.name, worker.record.id)
             except ModelRefused as error:
                 worker.is_refused = True
                 problem = str(error)
             except (CallFailed, ConductorError) as error:  # the next check tries again
                 problem = f"its model is not known: {error}"
             if problem and problem != worker.model_problem:
-                _log.error("model_not_loaded worker=%s error=%s", worker.record.id, problem)
+                logger.error("model_not_loaded worker=%s error=%s", worker.record.id, problem)
             worker.model_problem = problem
 
     async def _fetch_model(self, worker: Worker) -> Model:

@@ -16,7 +16,7 @@ from .job import Job
 from .legs import LegFailed, Legs
 from .runs import Colocated, Run
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 MAX_ATTEMPTS = 4
 
 
@@ -39,7 +39,7 @@ class Attempts:
         self.count += 1
         if output:
             self._metrics.resumes.inc()
-            _log.info(
+            logger.info(
                 "request_resumed request=%s worker=%s tokens=%d",
                 self._job.request_id,
                 choice.worker,
@@ -62,7 +62,7 @@ class Attempts:
         self._metrics.worker_failures.labels(cause=call.failure, part=failed.part).inc()
         if call.failure is Failure.UNREACHABLE:
             worker.refused(str(call))
-        _log.warning(
+        logger.warning(
             "worker_failed request=%s worker=%s part=%s cause=%s detail=%s",
             self._job.request_id,
             worker.record.id,

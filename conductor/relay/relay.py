@@ -14,7 +14,7 @@ from .attempts import Attempts
 from .job import Deadlines, Job
 from .legs import Legs
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Relay:
@@ -61,7 +61,7 @@ class Relay:
             self._metrics.cached_tokens.inc(cached)
             self._metrics.prediction_error.observe(abs(choice.cached_tokens - cached))
         prefill = answer.run.prefill_worker
-        _log.info(
+        logger.info(
             "request_done request=%s worker=%s prefill_worker=%s reason=%s attempts=%d "
             "prompt_tokens=%d predicted_cached_tokens=%d cached_tokens=%d completion_tokens=%d "
             "ttft_s=%.3f",

@@ -26,7 +26,7 @@ from .lifelines import Lifelines, try_lock
 from .records import Member, Record, Registration, kind_of
 from .validate import MAX_MEMBERS, MAX_TTL_S, check_registration, check_room, raised, taken
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FORMAT = 1
 _SUFFIX = ".member"
@@ -186,7 +186,7 @@ class FileMembership:
         if name in self._reported or len(self._reported) >= MAX_MEMBERS:
             return
         self._reported.add(name)
-        _log.warning("membership_file_ignored path=%s", self._directory / name)
+        logger.warning("membership_file_ignored path=%s", self._directory / name)
 
     def _write(self, path: Path, record: Record, revision: int, expires: float) -> None:
         file = _File(

@@ -10,7 +10,7 @@ from ..errors import Conflict, StoreError
 from .file import boottime
 from .records import Membership, Record, Registration
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DEFAULT_TTL_S = 6.0
 
@@ -67,7 +67,7 @@ class Keeper:
             try:
                 await asyncio.to_thread(self._membership.leave, self._registration)
             except (StoreError, OSError) as error:
-                _log.warning("membership_leave_failed error=%s", error)
+                logger.warning("membership_leave_failed error=%s", error)
 
     async def _run(self) -> None:
         while True:
@@ -81,7 +81,9 @@ class Keeper:
                 await self._renew()
             except (StoreError, OSError) as error:
                 level = logging.ERROR if isinstance(error, Conflict) else logging.WARNING
-                _log.log(level, "membership_renewal_failed id=%s error=%s", self._record.id, error)
+                logger.log(
+                    level, "membership_renewal_failed id=%s error=%s", self._record.id, error
+                )
 
     async def _renew(self) -> None:
         registration = self._registration
@@ -99,7 +101,7 @@ class Keeper:
 
     async def _register(self) -> None:
         if self._registration is not None and not self.is_held and self._on_lapse is not None:
-            _log.warning("membership_lapsed id=%s", self._record.id)
+            logger.warning("membership_lapsed id=%s", self._record.id)
             self._on_lapse()
         asked_at = self._clock()
         self._registration = await asyncio.to_thread(

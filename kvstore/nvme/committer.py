@@ -22,7 +22,7 @@ from .space import Space
 from .storage import DISK_ERRORS
 from .types import NvmeEntry
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 Report = Callable[[Outcome], None]
 Seal = Callable[[], tuple[list[EntryRecord], list[EntryRecord]]]
 """Makes a batch durable: what is now stored, and what was removed."""
@@ -297,7 +297,7 @@ class Committer:
     def _note(self, action: str, error: Exception) -> None:
         self._counters.disk_errors += 1
         self._all_well = False
-        _log.error("nvme_disk_error action=%s reason=%s", action, error)
+        logger.error("nvme_disk_error action=%s reason=%s", action, error)
 
 
 def remove_namespace(index: NvmeIndex, namespace: str) -> Iterator[list[EntryRecord]]:

@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 from .log_format import TIER_BYTES
 from .storage import DISK_ERRORS, Storage
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 IDENTITY_FILE = "tier"
 _MAGIC = b"MTTIER\0\1"
 _BODY = struct.Struct(f"<8s{TIER_BYTES}sQ")
@@ -57,7 +57,7 @@ class Identity:
         try:
             self._storage.overwrite(self._file, body + _sum(body))
         except DISK_ERRORS as error:
-            _log.warning("nvme_identity_unwritten reason=%s", error)
+            logger.warning("nvme_identity_unwritten reason=%s", error)
 
     def close(self) -> None:
         if self._file >= 0:

@@ -17,7 +17,7 @@ from .runs import Read, runs_of
 from .storage import DISK_ERRORS
 from .types import ExtentRead
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class _Batch:
@@ -126,8 +126,8 @@ class Reader:
             good: list[Read] = []
             try:
                 good = self._read(run, desk)
-            except Exception:  # noqa: BLE001  boundary of a reader's thread: the run fails
-                _log.exception("nvme_reader_failed extents=%d", len(run.reads))
+            except Exception:  # boundary of a reader's thread: the run fails
+                logger.exception("nvme_reader_failed extents=%d", len(run.reads))
             self._finish(run.batch, len(run.reads), good)
 
     def _next(self) -> _Batch | _Run | None:
@@ -141,8 +141,8 @@ class Reader:
         """A run of the batch for this thread; the others are queued before later batches."""
         try:
             runs = batch.plan()
-        except Exception:  # noqa: BLE001  boundary of a reader's thread: the batch fails
-            _log.exception("nvme_reader_failed extents=%d", len(batch.requests))
+        except Exception:  # boundary of a reader's thread: the batch fails
+            logger.exception("nvme_reader_failed extents=%d", len(batch.requests))
             runs = []
         if not runs:
             batch.runs_left = 1
@@ -161,7 +161,7 @@ class Reader:
         try:
             good = desk.bring_in(region, run.reads)
         except DISK_ERRORS as error:
-            _log.error("nvme_read_failed region=%d reason=%s", region.id, error)
+            logger.error("nvme_read_failed region=%d reason=%s", region.id, error)
             with self._changed:
                 self._counters.disk_errors += 1
             good = self._one_by_one(region, run.reads, desk)
@@ -188,7 +188,7 @@ class Reader:
         with self._changed:
             self._counters.corrupt += len(damaged)
         for location in {id(read.location): read.location for read in damaged}.values():
-            _log.warning(
+            logger.warning(
                 "nvme_extent_damaged region=%d ordinal=%d", location.region, location.ordinal
             )
             self._on_damaged(location)

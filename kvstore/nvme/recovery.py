@@ -36,7 +36,7 @@ from .regions import INDEX_DIRECTORY, Regions
 from .settings import NvmeSettings
 from .storage import DISK_ERRORS, Storage
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _REPLAY_CHANGES = 10_000
 _BEHIND_ALL = (1 << 32, 0)
 
@@ -98,14 +98,14 @@ def _open_index(
             if tier is None or index.tier() in (None, tier):
                 return index, False
             index.close()
-            _log.warning("nvme_index_of_another_tier path=%s", path)
+            logger.warning("nvme_index_of_another_tier path=%s", path)
         except (lmdb.Error, UnknownVersion) as error:
-            _log.warning("nvme_index_unusable reason=%s", error)
+            logger.warning("nvme_index_unusable reason=%s", error)
     elif verdict is Verdict.OTHER_VERSION:
-        _log.warning("nvme_index_set_aside path=%s", path)
+        logger.warning("nvme_index_set_aside path=%s", path)
         regions.set_aside(path)
     elif verdict is Verdict.DAMAGED:
-        _log.warning("nvme_index_damaged path=%s", path)
+        logger.warning("nvme_index_damaged path=%s", path)
     if path.is_dir():
         for name in (DATA_FILE, LOCK_FILE):
             (path / name).unlink(missing_ok=True)
@@ -140,7 +140,7 @@ class _Replay:
             self.sequence = max(self.sequence, self._end or 0) + 1
             self._position = self._position._replace(sequence=self.sequence)
         if self._lost is not None:
-            _log.warning("nvme_batches_missing before region=%d offset=%d", *self._lost)
+            logger.warning("nvme_batches_missing before region=%d offset=%d", *self._lost)
             _drop_strings(self._index, *self._lost)
             self._apply(self._position)
 
@@ -156,7 +156,7 @@ class _Replay:
                 self._take(batch)
                 end = batch.offset + batch.num_bytes
         except DISK_ERRORS as error:
-            _log.warning("nvme_region_unreadable path=%s reason=%s", region.file.path, error)
+            logger.warning("nvme_region_unreadable path=%s reason=%s", region.file.path, error)
         self._position = Position(region.id, end, self.sequence)
         self._apply(self._position if self._lost is None else None)
         if end < region.end:
@@ -167,7 +167,7 @@ class _Replay:
         try:
             self._changes += changes_of(batch.records)
         except Corrupt as error:
-            _log.warning("nvme_batch_skipped offset=%d reason=%s", batch.offset, error)
+            logger.warning("nvme_batch_skipped offset=%d reason=%s", batch.offset, error)
         for record in batch.records:
             if record.kind is RecordKind.CLEARED:
                 self._apply(None)
@@ -184,7 +184,7 @@ class _Replay:
                 victim = self._regions.oldest()
                 if victim is None:
                     raise
-                _log.warning("nvme_index_full dropping=%d", victim.id)
+                logger.warning("nvme_index_full dropping=%d", victim.id)
                 self._regions.remove(victim)
                 purge(self._index, victim.id)
                 continue

@@ -20,7 +20,7 @@ from .region import DRAFT_SUFFIX, Region
 from .settings import NvmeSettings
 from .storage import DISK_ERRORS, RegionFile, Storage
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _NAME = re.compile(r"region-([0-9a-f]{8})\.log")
 _DRAFT = re.compile(_NAME.pattern + re.escape(DRAFT_SUFFIX))
 _NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
@@ -64,7 +64,7 @@ class Regions:
             if _NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink():
                 opened += self._open(path)
             elif _DRAFT.fullmatch(path.name) and path.is_file():
-                _log.info("nvme_draft_removed path=%s", path)
+                logger.info("nvme_draft_removed path=%s", path)
                 path.unlink()
             else:
                 self._leave_alone(path)
@@ -77,12 +77,12 @@ class Regions:
         try:
             return [Region.open(self._storage, path)]
         except UnknownVersion as error:
-            _log.warning("nvme_region_set_aside path=%s reason=%s", path, error)
+            logger.warning("nvme_region_set_aside path=%s reason=%s", path, error)
             self.set_aside(path)
         except (Corrupt, *DISK_ERRORS) as error:
             if getattr(error, "errno", None) in _NO_DAMAGE:
                 raise
-            _log.warning("nvme_region_damaged path=%s reason=%s", path, error)
+            logger.warning("nvme_region_damaged path=%s reason=%s", path, error)
             self._storage.unlink(path)
         return []
 
@@ -95,7 +95,9 @@ class Regions:
                 region.file.close()
                 self._leave_alone(path)
             elif region.id in found:
-                _log.warning("nvme_region_twice path=%s other=%s", path, found[region.id].file.path)
+                logger.warning(
+                    "nvme_region_twice path=%s other=%s", path, found[region.id].file.path
+                )
                 region.file.close()
                 self.set_aside(path)
             else:
@@ -103,7 +105,7 @@ class Regions:
         self.live = {region: found[region] for region in sorted(found)}
 
     def _leave_alone(self, path: Path) -> None:
-        _log.warning("nvme_foreign_file path=%s", path)
+        logger.warning("nvme_foreign_file path=%s", path)
         self.foreign.append(path.name)
 
     def set_aside(self, path: Path) -> None:
@@ -180,7 +182,7 @@ class Regions:
         try:
             self._storage.rename(file.path, draft)
         except DISK_ERRORS as error:
-            _log.warning("nvme_region_not_recycled path=%s reason=%s", file.path, error)
+            logger.warning("nvme_region_not_recycled path=%s reason=%s", file.path, error)
             file.close()
             self._unlink(file.path)
             self._unlink(draft)
@@ -200,7 +202,7 @@ class Regions:
         try:
             self._storage.unlink(path)
         except DISK_ERRORS as error:
-            _log.error("nvme_region_stays path=%s reason=%s", path, error)
+            logger.error("nvme_region_stays path=%s reason=%s", path, error)
             return False
         return True
 
@@ -243,13 +245,13 @@ class Regions:
             file.write_from([page], 0)
             file.read_into([page], 0)
         except DISK_ERRORS as error:  # a full disk: regions will tell
-            _log.warning("nvme_trial_failed path=%s reason=%s", path, error)
+            logger.warning("nvme_trial_failed path=%s reason=%s", path, error)
         finally:
             self._can_direct = file.is_direct
             file.close()
             self._storage.unlink(path)
         if not self._can_direct:
-            _log.warning("nvme_no_direct_io directory=%s using=page cache", self._directory)
+            logger.warning("nvme_no_direct_io directory=%s using=page cache", self._directory)
 
     def close(self) -> None:
         for region in self.live.values():
@@ -263,7 +265,7 @@ class Regions:
         self.set_aside_names = [str(path.relative_to(shelf)) for path in paths]
         self._set_aside_bytes = sum(path.stat().st_blocks * 512 for path in paths)
         if self._set_aside_bytes:
-            _log.warning("nvme_set_aside bytes=%d path=%s", self._set_aside_bytes, shelf)
+            logger.warning("nvme_set_aside bytes=%d path=%s", self._set_aside_bytes, shelf)
 
 
 def _most_common_tier(regions: Sequence[Region]) -> bytes | None:

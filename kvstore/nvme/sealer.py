@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 Job = Callable[[], bool]
 """False: it failed, and what builds on it must not be done."""
 
@@ -60,8 +60,8 @@ class Sealer:
             is_good = False
             try:
                 is_good = job()
-            except Exception:  # noqa: BLE001  boundary of the sealer's thread: the job fails
-                _log.exception("nvme_sealer_failed")
+            except Exception:  # boundary of the sealer's thread: the job fails
+                logger.exception("nvme_sealer_failed")
             with self._changed:
                 self._failed = not is_good
                 self._job = None

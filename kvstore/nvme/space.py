@@ -25,7 +25,7 @@ from .regions import Regions
 from .settings import MAX_REGIONS, NvmeSettings
 from .storage import DISK_ERRORS
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 MAX_INDEX_RATIO = 0.8
 NEAR_INDEX_RATIO = 0.75
 _MARGIN_BYTES = 256 << 10
@@ -84,7 +84,7 @@ class Space:
             self._regions.create()
         except DISK_ERRORS as error:
             self._counters.disk_errors += 1
-            _log.warning("nvme_switch_failed region=%d reason=%s", former.id, error)
+            logger.warning("nvme_switch_failed region=%d reason=%s", former.id, error)
             return None
         self._index_bytes = self._index.file_bytes()
         return former
@@ -182,7 +182,7 @@ class Space:
                 victim = self._regions.oldest()
                 if victim is None or getattr(error, "errno", None) not in _DISK_FULL:
                     raise
-                _log.warning("nvme_disk_full evicting=%d", victim.id)
+                logger.warning("nvme_disk_full evicting=%d", victim.id)
                 self._counters.disk_errors += 1
                 self._evict(victim)
 
@@ -217,7 +217,7 @@ class Space:
                     break
         except DISK_ERRORS as error:
             self._counters.disk_errors += 1
-            _log.warning("nvme_carry_over_failed region=%d reason=%s", region.id, error)
+            logger.warning("nvme_carry_over_failed region=%d reason=%s", region.id, error)
 
     def _hot_items(self, region: Region, most: int) -> Iterator[list[Item]]:
         """Up to `most` entries that were touched, in batches of about 8 MiB."""

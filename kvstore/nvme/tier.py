@@ -35,7 +35,7 @@ from .types import (
 )
 from .writer import Writer
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _PAGE_RECORDS = 1000
 _MAX_PENDING_EXTENTS = 1 << 14
 Notify = Callable[[Sequence[NvmeEntry]], None]
@@ -135,7 +135,7 @@ class NvmeTier:
             found = self._index.find(entries)
         except DISK_ERRORS as error:
             self._calls.disk_errors += 1
-            _log.error("nvme_disk_error action=locate reason=%s", error)
+            logger.error("nvme_disk_error action=locate reason=%s", error)
             found = [None] * len(entries)
         live, hides = self._regions.live, self._hiding.hides
         return [None if r is None or r.region not in live or hides(r) else r for r in found]
@@ -293,7 +293,7 @@ class NvmeTier:
             self._regions.close()
             self._index.close()
         else:  # a thread hangs in the disk: its files end with the process
-            _log.error("nvme_close_late timeout_s=%s", timeout_s)
+            logger.error("nvme_close_late timeout_s=%s", timeout_s)
 
     def _make_writer(self) -> Writer:
         notices = Notices(self._post, self._publish)
@@ -324,7 +324,7 @@ class NvmeTier:
             return self._index.places(entries)
         except DISK_ERRORS as error:
             self._calls.disk_errors += 1
-            _log.error("nvme_disk_error action=places reason=%s", error)
+            logger.error("nvme_disk_error action=places reason=%s", error)
             return [None] * len(entries)
 
     def _at(self, region: int, ordinals: Sequence[int]) -> list[NvmeLocation]:
@@ -332,7 +332,7 @@ class NvmeTier:
             return self._index.at(region, ordinals)
         except DISK_ERRORS as error:
             self._calls.disk_errors += 1
-            _log.error("nvme_disk_error action=at reason=%s", error)
+            logger.error("nvme_disk_error action=at reason=%s", error)
             return []
 
     def _touch(self, region_id: int, ordinal: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from .committer import Committer
 from .operations import Operation, Outcome, Write
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 GATHER_SECONDS = 0.02
 GROUP_OPERATIONS = 1000
 GROUP_BYTES = 32 << 20
@@ -106,8 +106,8 @@ class Writer:
                     self._committer.tidy(outcome)
                     self._finish(outcome)
                     next_tidy = time.monotonic() + TIDY_SECONDS
-            except Exception:  # noqa: BLE001  boundary of the writer's thread: the group fails
-                _log.exception("nvme_writer_failed operations=%d", len(group))
+            except Exception:  # boundary of the writer's thread: the group fails
+                logger.exception("nvme_writer_failed operations=%d", len(group))
 
     def _run_group(self, group: list[Operation]) -> None:
         outcome = Outcome()

@@ -21,7 +21,7 @@ from .secrets import default_token_file, load_or_create_token
 from .settings import Setting, SettingsError, load_settings, load_with_sources, settings_of
 from .values import Secret
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 EXIT_FAILED = 1
@@ -71,7 +71,7 @@ class Process:
     def report_ready(self, **addresses: object) -> None:
         """Say on stderr that work is taken now, and where (a port 0 is told here)."""
         told = " ".join(f"{name}={address}" for name, address in addresses.items())
-        _log.info("ready process=%s pid=%d %s", self.name, os.getpid(), told)
+        logger.info("ready process=%s pid=%d %s", self.name, os.getpid(), told)
 
 
 def daemon_command(

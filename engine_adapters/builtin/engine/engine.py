@@ -26,7 +26,7 @@ from .stats import EngineStats, Totals
 from .step import StepCut, StepTransfers
 from .store_connector import StoreConnector
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _LONGEST_IDLE_S = 1.0
 _DRAIN_S = 0.5
@@ -167,8 +167,8 @@ class Engine:
         try:
             while not self._inbox.closed:
                 self._turn()
-        except Exception as caught:  # noqa: BLE001 - thread boundary
-            _log.exception("engine_died")
+        except Exception as caught:  # thread boundary
+            logger.exception("engine_died")
             error = caught
         self._inbox.close()  # nothing is sent any more
         message = f"the engine failed: {error}" if error else "the worker is shutting down"

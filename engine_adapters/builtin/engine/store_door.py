@@ -14,7 +14,7 @@ from moontide.transfer.types import Instance
 
 from .kv_jobs import KvJobs
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 5.0
 _CHECK_SECONDS = 1.0
@@ -97,7 +97,7 @@ class StoreDoor:
         """Once for each way of failing."""
         if type(error) is not self._told:
             self._told = type(error)
-            _log.warning("store_away address=%s error=%s", self._address, error)
+            logger.warning("store_away address=%s error=%s", self._address, error)
 
     def _look(self) -> None:
         if self._client is None:
@@ -111,4 +111,4 @@ class StoreDoor:
             self._daemon = daemon
             self._attached.set()
             self._told = None
-            _log.info("store_attached address=%s instance=%s", self._address, daemon)
+            logger.info("store_attached address=%s instance=%s", self._address, daemon)

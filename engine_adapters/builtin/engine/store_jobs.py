@@ -20,7 +20,7 @@ from .kv_jobs import KvJobs
 from .readiness import wait_readable
 from .store_door import Door
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 GRACE_S = 0.05
@@ -87,7 +87,7 @@ class JobDesk:
             return call()
         except STORE_ERRORS as error:
             self.errors += 1
-            _log.debug("store_refused error=%s", error)
+            logger.debug("store_refused error=%s", error)
             return None
 
     def cancel(self, job: JobId) -> None:
@@ -132,4 +132,4 @@ class JobDesk:
         was_open = self.breaker.is_open
         self.breaker.on_failure(time.monotonic())
         if self.breaker.is_open and not was_open:
-            _log.warning("store_left_alone reason=%s", reason)
+            logger.warning("store_left_alone reason=%s", reason)

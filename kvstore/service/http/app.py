@@ -20,7 +20,7 @@ from .guard import Guard
 from .openapi import openapi_document
 from .routes import AnyRoute, Auth, Call, Limits, Route, decodes_empty
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CLOSING = web.AppKey("closing", asyncio.Event)
 LIMITS = web.AppKey("limits", Limits)
@@ -116,8 +116,8 @@ class _Service:
             return self._failure(request, _from_aiohttp(request, error))
         except (HttpProcessingError, web.RequestPayloadError, ConnectionResetError) as error:
             return self._failure(request, HttpError(400, "bad_request", str(error)))
-        except Exception:  # noqa: BLE001 - the request boundary
-            _log.exception("request_failed method=%s path=%s", request.method, request.path)
+        except Exception:  # the request boundary
+            logger.exception("request_failed method=%s path=%s", request.method, request.path)
             return self._failure(
                 request, HttpError(500, "internal", "an error of ours; see the log")
             )

@@ -12,7 +12,7 @@ from aiohttp import web
 from .errors import ErrorShape, HttpError, error_response
 from .routes import Limits
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _LINGER_SECONDS = 1.0  # how long an unread body is read away before the connection is closed
 _IDLE_SECONDS = 75.0  # between requests of one connection
 
@@ -58,7 +58,7 @@ class Connection(web.RequestHandler):
         """What cannot be parsed is the client's fault: a 400, and no traceback in our log."""
         if status >= 500 or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
-        _log.debug("malformed_request peer=%s reason=%s", request.remote, exc)
+        logger.debug("malformed_request peer=%s reason=%s", request.remote, exc)
         reason = str(message or exc).partition("\n")[0]
         response = error_response(HttpError(status, "bad_request", reason), self._errors)
         response.force_close()
