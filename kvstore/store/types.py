@@ -15,7 +15,7 @@ from ..errors import InvalidRequest
 from ..keys import EntryId
 from ..types import IfExists, ReserveStatus, Tier
 from ..wire import BlockEntry
-from .eviction.names import EvictionName
+from .eviction.names import PROTECTED_RATIO, EvictionName
 
 OwnerId = int
 """One connection, as the daemon numbers them. What an owner reserved or pinned ends with it."""
@@ -49,7 +49,7 @@ class PoolSettings:
     segment_bytes: int
     max_entries: int
     eviction: EvictionName = "slru"
-    protected_ratio: float = 0.2
+    protected_ratio: float = PROTECTED_RATIO
     max_pin_ratio: float = 0.25
     max_total_pin_ratio: float = 0.75
     max_reserved_ratio: float = 0.5

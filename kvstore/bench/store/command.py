@@ -12,13 +12,13 @@ from click.core import ParameterSource
 
 from ...service import CommandFailed, Size, guarded
 from ...store.eviction import POLICIES, EvictionName
-from ..daemon_replay import DaemonSizes
+from ..traces.daemon_replay import DaemonSizes
+from ..traces.plan import TracePlan, run_trace
 from .cases import SIZES, Budget, MiB
 from .many_entries import whole_keys
 from .peers import PEERS, default_peer_dir
 from .plan import CALL_GROUPS, OWN_COURSE, Plan, run_plan
 from .table import show
-from .traces import TracePlan, run_trace
 
 QUICK_SIZES = (SIZES[0], SIZES[2], SIZES[4])
 QUICK_KEYS = 100_000

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from moontide.kvstore.bench.daemon_replay import DaemonSizes, replay_through_daemon
-from moontide.kvstore.bench.replay import replay_policy
-from moontide.kvstore.bench.trace import TraceRequest, read_trace
+from moontide.kvstore.bench.traces.daemon_replay import DaemonSizes, replay_through_daemon
+from moontide.kvstore.bench.traces.replay import replay_policy
+from moontide.kvstore.bench.traces.trace import TraceRequest, read_trace
 from moontide.kvstore.types import Tier
 
-TRACE = Path(__file__).parents[2] / "data" / "traces" / "conversation_3000.jsonl.gz"
+TRACE = Path(__file__).parents[3] / "data" / "traces" / "conversation_3000.jsonl.gz"
 
 
 @pytest.fixture(scope="module")

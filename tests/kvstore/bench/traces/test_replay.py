@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from moontide.kvstore.bench.replay import PolicyCache, replay_policy
-from moontide.kvstore.bench.trace import TraceRequest, prefill_seconds, read_trace
+from moontide.kvstore.bench.traces.replay import PolicyCache, replay_policy
+from moontide.kvstore.bench.traces.trace import TraceRequest, prefill_seconds, read_trace
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.store.eviction import POLICIES, EvictionName
 
-TRACE = Path(__file__).parents[2] / "data" / "traces" / "conversation_3000.jsonl.gz"
+TRACE = Path(__file__).parents[3] / "data" / "traces" / "conversation_3000.jsonl.gz"
 NUM_BLOCKS = 80_619
 HITS: dict[EvictionName, tuple[tuple[int, int], tuple[int, int]]] = {
     "slru": ((3116, 3118), (8381, 8688)),

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..slots import LENGTH, WORDS
-from ..store.chains import Chains
-from ..store.eviction import POLICIES, EvictionName, Links
-from ..store.slot_table import NO_SLOT
+from ...slots import LENGTH, WORDS
+from ...store.chains import Chains
+from ...store.eviction import POLICIES, EvictionName, Links
+from ...store.eviction.names import PROTECTED_RATIO
+from ...store.slot_table import NO_SLOT
 from .trace import TRACE_BLOCK_TOKENS, TraceRequest, prefill_seconds
-
-PROTECTED_RATIO = 0.2
 
 
 @dataclass(slots=True)

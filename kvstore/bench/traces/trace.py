@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import InvalidRequest
+from ...errors import InvalidRequest
 
 TRACE_BLOCK_TOKENS = 512
 MAX_TRACE_REQUESTS = 1_000_000

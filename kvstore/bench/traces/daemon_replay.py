@@ -16,14 +16,14 @@ from pathlib import Path
 
 from moontide.transfer.types import PAGE_BYTES, align_up
 
-from ..client import BlockStore, JobStatus, StoreClient, connect
-from ..keys import Namespace
-from ..layout import Group, KVLayout
-from ..service import CommandFailed
-from ..store.eviction import EvictionName
-from ..types import Tier
+from ...client import BlockStore, JobStatus, StoreClient, connect
+from ...keys import Namespace
+from ...layout import Group, KVLayout
+from ...service import CommandFailed
+from ...store.eviction import EvictionName
+from ...types import Tier
+from ..store.daemon import running_daemon
 from .replay import Replayed, Tally
-from .store.daemon import running_daemon
 from .trace import TraceRequest
 
 LAYOUT = KVLayout(

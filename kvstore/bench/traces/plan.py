@@ -9,11 +9,11 @@ from typing import Literal
 
 from ...store.eviction import EvictionName
 from ...types import Tier
-from ..daemon_replay import DaemonReplayed, DaemonSizes, replay_through_daemon
-from ..replay import Replayed, replay_policy
 from ..report import Report, Row, Spread, load_average
-from ..trace import TraceRequest, read_trace
-from .rounds import Say
+from ..store.rounds import Say
+from .daemon_replay import DaemonReplayed, DaemonSizes, replay_through_daemon
+from .replay import Replayed, replay_policy
+from .trace import TraceRequest, read_trace
 
 Through = Literal["policy", "daemon"]
 
