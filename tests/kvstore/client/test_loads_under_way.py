@@ -135,29 +135,24 @@ def test_layers_asked_for_in_any_order_and_in_several_questions(
         kv.release(hit.ticket)
 
 
-def test_what_was_all_there_is_loaded_without_asking(
-    daemon: StoreProcess, client: StoreClient, kv: BlockStore
-) -> None:
-    write_prompt(kv, TOKENS)
-    hit = kv.lookup(TOKENS, pin_s=SECONDS)
-    assert hit.transports == ("shm",) * 6
-    kv.load(hit.ticket, range(4), buffers_for(kv, range(4), 6))  # maps the segment
-    before = client.stats()["requests"]
-    for _ in range(3):
-        assert kv.load(hit.ticket, range(4), buffers_for(kv, range(4), 6)).status is JobStatus.DONE
-    after = client.stats()["requests"]
-    sent = {name: count - before.get(name, 0) for name, count in after.items()}
-    reads = 3 if not _shares_memory(client) else 0
-    assert {name: count for name, count in sent.items() if count} == {"GetStats": 1} | (
-        {"Read": reads} if reads else {}
-    )
-    kv.release(hit.ticket)
-
-
-def _shares_memory(client: StoreClient) -> bool:
-    attachment = client._attachments.current
-    assert attachment is not None
-    return attachment.shared_memory
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_what_was_all_there_is_loaded_without_asking(daemon: StoreProcess, transport: str) -> None:
+    with client_of(daemon, transport) as client, client.kv(NAMESPACE) as kv:
+        client.clear()
+        write_prompt(kv, TOKENS)
+        hit = kv.lookup(TOKENS, pin_s=SECONDS)
+        assert hit.transports == ("shm",) * 6
+        kv.load(hit.ticket, range(4), buffers_for(kv, range(4), 6))  # maps the segment
+        before = client.stats()["requests"]
+        for _ in range(3):
+            loaded = kv.load(hit.ticket, range(4), buffers_for(kv, range(4), 6))
+            assert loaded.status is JobStatus.DONE
+        after = client.stats()["requests"]
+        sent = {name: count - before.get(name, 0) for name, count in after.items()}
+        assert {name: count for name, count in sent.items() if count} == {"GetStats": 1} | (
+            {"Read": 3} if transport == "tcp" else {}
+        )
+        kv.release(hit.ticket)
 
 
 # -- blocks that stop coming --------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -10,7 +11,7 @@ from moontide.kvstore.keys import BlockKey, EntryId, Namespace, string_entry_id
 from moontide.kvstore.layout import Group, KVLayout, Shard
 from moontide.kvstore.store import PoolSettings, ReserveResult, Store
 from moontide.kvstore.types import IfExists, PutResult, ReserveStatus
-from moontide.transfer import checksum
+from moontide.transfer import Mapping, checksum
 from moontide.transfer.types import Instance
 
 SEGMENT_BYTES = 64 << 10
@@ -28,12 +29,26 @@ class Node:
     def __init__(self, settings: PoolSettings) -> None:
         self.now = 1000.0
         self.store = Store(settings, Instance("node", 1, b"n" * 16), now=self.now)
-        self._owners = 0
+        self.clients: dict[int, Instance] = {}
+        """Of the owners there have been."""
 
     def connect(self, client: Instance | None = None) -> int:
-        self._owners += 1
-        self.store.connect(self._owners, client or Instance.new("client"))
-        return self._owners
+        owner = len(self.clients) + 1
+        self.clients[owner] = client or Instance.new("client")
+        self.store.connect(owner, self.clients[owner])
+        return owner
+
+    def slot_table(self) -> memoryview:
+        """As clients map it."""
+        descriptor = os.dup(self.store.slot_table_descriptor)
+        return Mapping(descriptor, self.store.slot_table_bytes).buffer
+
+    def write(self, owner: int, reserved: ReserveResult, offset: int, data: bytes) -> None:
+        """Into the granted segment that the owner's client has mapped."""
+        descriptor = self.store.writable_descriptor(reserved.segment, self.clients[owner])
+        num_bytes = self.store.segment_sizes[reserved.segment]
+        memory = Mapping(os.dup(descriptor), num_bytes, writable=True).buffer
+        memory[reserved.offset + offset :][: len(data)] = data
 
     def fill(self, reserved: ReserveResult, data: bytes) -> None:
         self.store.buffer(reserved.slot, reserved.generation)[:] = data

@@ -34,9 +34,14 @@ def cut(
     node: Node, owner: int, run: ReserveResult, pieces: Sequence[Piece], **options: Any
 ) -> RunResult:
     """Writes the values where they are to lie, and commits them."""
-    memory = memoryview(node.store._pool.segments[run.segment].memory.buffer)
     for _, offset, value in pieces:
-        memory[run.offset + offset :][: len(value)] = value
+        node.write(owner, run, offset, value)
+    return commit(node, owner, run, pieces, **options)
+
+
+def commit(
+    node: Node, owner: int, run: ReserveResult, pieces: Sequence[Piece], **options: Any
+) -> RunResult:
     return node.store.commit_run(
         owner,
         run.slot,

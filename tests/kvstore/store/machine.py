@@ -147,6 +147,11 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.release_segment(client, segment)
             except InvalidRequest:
                 assert client not in self.clients  # it exited meanwhile
+                continue
+            self.on_returned(client, segment)
+
+    def on_returned(self, client: Instance, segment: int) -> None:
+        """For machines that know more of what lay in it."""
 
     def forget_views(self, owner: int) -> None:
         for ticket in [t for t in self.held if t.startswith(b"view %d " % owner)]:

@@ -143,6 +143,7 @@ def test_figures(filled: Node) -> None:
 
 
 def test_audit_finds_what_is_wrong(filled: Node) -> None:
+    """Nothing public breaks an account, so this reaches inside."""
     store = filled.store
     counters = store._counters
     counters.reserved_bytes += 1

@@ -91,7 +91,7 @@ class TestBothWays:
         )
         assert list(result.statuses) == [STORED] * 2
         assert node.get(owner, "b") == b"new"
-        reader = SlotReader(node.store._catalog.words)
+        reader = SlotReader(node.slot_table())
         assert not reader.is_current(found.slot, found.generation)
         assert reader.is_intact(found.slot, found.generation)
         assert bytes(node.store.buffer(found.slot, found.generation)) == b"old"
@@ -119,7 +119,7 @@ class TestBothWays:
         run = open_run(node, owner)
         cut(node, owner, run, row(["a", "b"], b"x"), ttl_s=1.0)
         cut(node, owner, run, row(["c", "d"], b"x", 128), soft_pin=True)
-        words = node.store._catalog.words
+        words = node.slot_table().cast("Q")
         located, _ = node.store.lookup(
             owner, [string_entry_id(key) for key in "abcd"], None, node.now
         )
@@ -253,7 +253,7 @@ class _Twin:
         if kind == "pin":
             return [node.pin(self.owner, key) != b"" for key in keys[:2]]
         if kind == "reconnect":
-            client = store._owners.get(self.owner).client
+            client = node.clients[self.owner]
             store.disconnect(self.owner)
             node.check()
             store.client_quiesced(client)

@@ -16,7 +16,7 @@ from moontide.kvstore.types import PutStatus, ReserveStatus
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 
 from .conftest import SEGMENT_BYTES, MakeNode, Node
-from .cutting import RUN_BYTES, cut, open_run, packed, row
+from .cutting import RUN_BYTES, commit, cut, open_run, packed, row
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_run_is_its_owners_alone(node: Node) -> None:
     owner, other = node.connect(), node.connect()
     run = open_run(node, owner)
     with pytest.raises(InvalidRequest, match="no such run"):
-        cut(node, other, run, row(["a"], b"x"))
+        commit(node, other, run, row(["a"], b"x"))
     with pytest.raises(InvalidRequest, match="no such run"):
-        cut(node, owner, run._replace(generation=run.generation + 1), row(["a"], b"x"))
+        commit(node, owner, run._replace(generation=run.generation + 1), row(["a"], b"x"))
     reserved = node.reserve(owner, "b", 10)
     with pytest.raises(InvalidRequest, match="no such run"):
-        cut(node, owner, reserved, row(["a"], b"x"))
+        commit(node, owner, reserved, row(["a"], b"x"))
     assert node.store.stats(node.now).stale_notices == 3
     assert node.store.abort(other, [run.slot], [run.generation]) == 0
     assert node.store.stats(node.now).runs == 1
@@ -149,7 +149,7 @@ def test_where_no_segment_can_be_granted_there_is_no_run(make_node: MakeNode) ->
 
 def test_runs_of_a_vanished_client_are_quarantined(node: Node) -> None:
     owner = node.connect()
-    client = node.store._owners.get(owner).client
+    client = node.clients[owner]
     run = open_run(node, owner)
     cut(node, owner, run, row(["a"], b"x"))
     node.store.disconnect(owner)
@@ -166,7 +166,7 @@ def test_runs_of_a_vanished_client_are_quarantined(node: Node) -> None:
 
 def test_a_released_segment_ends_its_runs(node: Node) -> None:
     owner = node.connect()
-    client = node.store._owners.get(owner).client
+    client = node.clients[owner]
     run = open_run(node, owner)
     node.store.release_segment(client, run.segment)
     assert node.store.stats(node.now).runs == 0
@@ -186,10 +186,10 @@ def test_a_run_pushes_out_what_is_cold(make_node: MakeNode) -> None:
 
 def test_the_heartbeat_is_read_from_slot_0(node: Node) -> None:
     node.store.beat(12.3456)
-    assert node.store._catalog.words[HEARTBEAT] == 12345
+    assert node.slot_table().cast("Q")[HEARTBEAT] == 12345
     node.put(node.connect(), "a", b"x")
     node.store.clear(None, strings_only=False, now=node.now)
-    assert node.store._catalog.words[HEARTBEAT] == 12345
+    assert node.slot_table().cast("Q")[HEARTBEAT] == 12345
 
 
 def test_a_run_suits_its_segment(make_node: MakeNode) -> None:

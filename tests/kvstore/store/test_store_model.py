@@ -19,7 +19,7 @@ from moontide.kvstore.store import ReserveResult
 from moontide.kvstore.store.types import Pieces, RunOptions
 from moontide.kvstore.types import PutStatus, ReserveStatus
 from moontide.transfer import checksum
-from moontide.transfer.types import PAGE_BYTES, align_up
+from moontide.transfer.types import PAGE_BYTES, Instance, align_up
 
 from .machine import (
     CHAINS,
@@ -116,18 +116,10 @@ class FullStoreMachine(StoreMachine):
                 start = run.reserved.offset + offset
                 memory[start : start + len(value)] = value
 
-    @rule()
-    def return_segments(self) -> None:
-        """Whatever lay open in them ends."""
-        for client, segment in self.store.take_revocations(self.now):
-            try:
-                self.store.release_segment(client, segment)
-            except InvalidRequest:
-                assert client not in self.clients  # it exited meanwhile
-                continue
-            for run in self.open_runs:
-                if self.client_of.get(run.owner) == client and run.reserved.segment == segment:
-                    run.front = -1
+    def on_returned(self, client: Instance, segment: int) -> None:
+        for run in self.open_runs:
+            if self.client_of.get(run.owner) == client and run.reserved.segment == segment:
+                run.front = -1
 
     def note_cut(
         self,

@@ -122,8 +122,7 @@ def test_r19_refused_puts_are_told_apart_and_counted(node: Node) -> None:
 def test_header_slot_tells_a_reader_what_it_copied(node: Node) -> None:
     owner = node.connect()
     store = node.store
-    table = Mapping(os.dup(store.slot_table_descriptor), store.slot_table_bytes)
-    reader = SlotReader(table.buffer)
+    reader = SlotReader(node.slot_table())
     reserved = node.reserve(owner, "a", 3)
     assert not reader.is_current(reserved.slot, reserved.generation)
     node.commit(owner, reserved, b"abc")
