@@ -113,7 +113,7 @@ class RunningCluster:
 
     def metric(self, name: str) -> float:
         """Of the Conductor, without labels."""
-        with self._exchange("GET", f"{self.conductor}/metrics", None, {}) as response:
+        with self.exchange("GET", f"{self.conductor}/metrics", None, {}) as response:
             lines = response.read().decode().splitlines()
         [value] = [line.split()[1] for line in lines if line.split()[0] == name]
         return float(value)
@@ -162,7 +162,7 @@ class RunningCluster:
 
     def ask(self, method: str, url: str, body: object = None) -> Any:
         """JSON of any service of the cluster, with its token. Raises Refused, OSError."""
-        with self._exchange(method, url, body, {}) as response:
+        with self.exchange(method, url, body, {}) as response:
             return json.load(response)
 
     def complete(
@@ -175,7 +175,7 @@ class RunningCluster:
         return stream.answer()
 
     @contextlib.contextmanager
-    def _exchange(
+    def exchange(
         self, method: str, url: str, body: object, headers: dict[str, str]
     ) -> Iterator[http.client.HTTPResponse]:
         parts = urlsplit(url)
@@ -349,7 +349,7 @@ class Stream:
     def __iter__(self) -> Iterator[list[int]]:
         """Each chunk's tokens."""
         url = f"{self._cluster.conductor}/v1/completions"
-        with self._cluster._exchange("POST", url, self._body, self._headers) as response:
+        with self._cluster.exchange("POST", url, self._body, self._headers) as response:
             self.worker = response.headers.get(WORKER_HEADER, "")
             for line in response:
                 data = line.removeprefix(b"data: ").strip()

@@ -63,6 +63,8 @@ class FakeWorker:
         self.queued = self.reserved = 0
         self.released = asyncio.Event()
         self.admitted = asyncio.Event()
+        self.answers_checks = asyncio.Event()
+        self.answers_checks.set()
         self.handoffs: dict[str, asyncio.Future[int]] = {}
         self._window = asyncio.Semaphore(self.window)
         self.instance = f"{self.node}/1/{self.name.encode().hex():0>32}"
@@ -107,6 +109,7 @@ class FakeWorker:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         self.checks += 1
+        await self.answers_checks.wait()
         return web.Response(status=200 if self.ready else 503)
 
     async def _tokenizer(self, request: web.Request) -> web.Response:
@@ -151,14 +154,14 @@ class FakeWorker:
                 return await self.fail(self, request)
             if self.reserves and body.get("kv_transfer_params", {}).get("do_remote_prefill"):
                 return await self._decode(request, body)
-            return await self._answer(request, body)
+            return await self.answer(request, body)
         except (asyncio.CancelledError, ConnectionResetError):
             self.aborted += 1
             raise
         finally:
             self.running -= 1
 
-    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """Alone, or as the prefill side."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)

@@ -195,7 +195,7 @@ async def test_r21_while_the_conductor_itself_is_stopped_nobody_is_found_silent(
 
     async def waits(fake: FakeWorker, request: web.Request) -> web.StreamResponse:
         await turn.wait()
-        return await fake._answer(request, {"prompt": [1], "max_tokens": 3})
+        return await fake.answer(request, {"prompt": [1], "max_tokens": 3})
 
     worker = FakeWorker(hold_after=1) if begun else FakeWorker(fail=waits)
     async with running(worker, first_token_timeout=0.5, token_timeout=0.5) as cluster:
@@ -216,7 +216,7 @@ async def test_r23_a_request_that_only_waits_behind_others_is_not_given_up() -> 
 
     async def queued(fake: FakeWorker, request: web.Request) -> web.StreamResponse:
         await turn.wait()
-        return await fake._answer(request, {"prompt": [1], "max_tokens": 1})
+        return await fake.answer(request, {"prompt": [1], "max_tokens": 1})
 
     async with running(worker, first_token_timeout=1.5, token_timeout=30) as cluster:
         first = asyncio.create_task(cluster.complete(max_tokens=400))

@@ -278,23 +278,14 @@ async def test_r57_a_stopped_prefill_worker_is_left_after_two_missed_checks(
     monkeypatch.setattr(watcher, "CHECK_TIMEOUT_SECONDS", 0.3)
     monkeypatch.setattr(workers, "SUSPECT_SECONDS", 0.5)
     p, d = prefill_worker(), decode_worker()
-    stopped = asyncio.Event()
-    goes_on = asyncio.Event()
-
-    async def readyz(request: web.Request) -> web.Response:
-        if stopped.is_set():
-            await goes_on.wait()
-        return web.Response()
-
-    p._readyz = readyz  # type: ignore[method-assign] # a fake's own behaviour
     p.hold_after = 0
     async with two_nodes(p, d) as cluster:
         waiting = asyncio.create_task(whole(cluster))
         await until(lambda: p.running == 1, "the prefill runs")
-        stopped.set()
+        p.answers_checks.clear()
         headers = await waiting
         assert headers["X-Moontide-Worker"] == "d"
-        goes_on.set()
+        p.answers_checks.set()
         await nothing_left(cluster, p, d)
 
 
