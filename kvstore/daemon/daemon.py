@@ -196,6 +196,7 @@ class StoreDaemon:
             shared_memory="shm" in settings.transports,
             inline_bytes=int(settings.inline),
             max_clients=settings.max_clients,
+            poll_seconds=settings.poll_seconds,
             stats=lambda: msgspec.json.encode(self._report()),
             sources=self._sources,
             tiering=self._tiering,
@@ -210,6 +211,7 @@ class StoreDaemon:
             max_clients=settings.max_clients,
             connection_bytes=int(settings.connection_memory),
             stall_seconds=settings.stall_seconds,
+            poll_seconds=settings.poll_seconds,
             tiering=self._tiering,
         )
         return self._server

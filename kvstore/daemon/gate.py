@@ -58,6 +58,7 @@ class Gate:
         shared_memory: bool,
         inline_bytes: int,
         max_clients: int,
+        poll_seconds: float,
         stats: Callable[[], bytes],
         sources: Sources,
         tiering: Tiering | None,
@@ -68,6 +69,7 @@ class Gate:
         self._token = token.encode()
         self._shared_memory = shared_memory
         self._inline_bytes = inline_bytes
+        self._poll_seconds = poll_seconds
         self._stats = stats
         self._sources = sources
         self._tiering = tiering
@@ -138,6 +140,7 @@ class Gate:
             inline_bytes=self._inline_bytes,
             max_entry_bytes=store.max_entry_bytes,
             run_bytes=store.run_bytes if shared_memory and version >= RUNS_VERSION else 0,
+            poll_seconds=self._poll_seconds if shared_memory else 0.0,
         )
         return Outgoing(reply, descriptors=(store.slot_table_descriptor,) if shared_memory else ())
 

@@ -18,6 +18,7 @@ from .listeners import Acceptor, peer_pid, prepare_remote
 from .session import Session
 from .tiers import Tiering
 from .turns import Turns
+from .vigil import Vigil
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +47,13 @@ class DataServer:
         max_clients: int,
         connection_bytes: int,
         stall_seconds: float,
+        poll_seconds: float,
         tiering: Tiering | None,
     ) -> None:
         self._store = store
         self._loop = loop
         self._turns = Turns(loop)
+        self._vigil = Vigil(loop, self._turns, poll_seconds)
         self._gate = gate
         self._counters = counters
         self._max_clients = max_clients
@@ -93,6 +96,7 @@ class DataServer:
             acceptor.close()
         for session in list(self._sessions):
             session.close("shutdown")
+        self._vigil.close()
         self._gate.clients.close()
 
     def _take(self, connection: socket.socket) -> None:
@@ -110,6 +114,7 @@ class DataServer:
             visitor,
             loop=self._loop,
             turns=self._turns,
+            vigil=self._vigil,
             gate=self._gate,
             memory=self._memory,
             counters=self._counters,

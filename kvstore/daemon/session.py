@@ -32,6 +32,7 @@ from .outbox import Outbox
 from .peer import Peer
 from .requests import answer
 from .turns import Turns
+from .vigil import Vigil
 from .waits import Waits
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Session:
         *,
         loop: asyncio.AbstractEventLoop,
         turns: Turns,
+        vigil: Vigil,
         gate: Gate,
         memory: Budget,
         counters: Counters,
@@ -66,6 +68,7 @@ class Session:
         self._visitor = visitor
         self._loop = loop
         self._turns = turns
+        self._vigil = vigil
         self._gate = gate
         self._memory = memory
         self._counters = counters
@@ -83,6 +86,7 @@ class Session:
         self._closed = False
         self._progress = self._opened = time.monotonic()
         self._moved_bytes = 0  # since then
+        self._served_at = 0.0
 
     def start(self) -> None:
         if self._visitor.nonce is not None:
@@ -164,11 +168,13 @@ class Session:
             self.close("error")
 
     def _take_turn(self) -> None:
-        end = time.monotonic() + TURN_SECONDS
+        begin = time.monotonic()
+        end = begin + TURN_SECONDS
         self._flush_due = True  # below, for all replies of this turn
         if self._peer is None or self._is_under_way() or not self._serve_quickly(end):
             self._take_full_turn(end)
         self._flush_due = False
+        self._served_at = self._vigil.served(begin - self._served_at)
 
     def _serve_quickly(self, end: float) -> bool:
         """The common case, without queues and their accounts, which would cost more than the
@@ -443,6 +449,7 @@ class Session:
         if not self._reading:
             self._reading = True
             self._loop.add_reader(self._sock.fileno(), self._on_readable)
+            self._vigil.watch(self._sock.fileno(), self._on_readable)
             if len(self._input):
                 self._continue_soon()
 
@@ -450,6 +457,7 @@ class Session:
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._sock.fileno())
+            self._vigil.unwatch(self._sock.fileno())
 
     def _write_on(self) -> None:
         if not self._writing:

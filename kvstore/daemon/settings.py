@@ -11,6 +11,7 @@ from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 
 from ..errors import InvalidRequest
 from ..nvme import NvmeSettings, region_bytes_for
+from ..polling import POLL_SECONDS
 from ..service import HostPort, Size
 from ..store import EvictionName, PoolSettings
 from .by_digest import AdmissionSetting, TenantSizes
@@ -198,6 +199,15 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             description="A connection with bytes under way that moves none for so long is dropped",
         ),
     ] = 30.0
+    poll_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=0.01,
+            description="After requests that followed closely, look for the next one so long "
+            "before sleeping; clients on this machine look as long for replies; 0: never",
+        ),
+    ] = POLL_SECONDS
 
     def __post_init__(self) -> None:
         if self.nvme:

@@ -26,6 +26,11 @@ class Turns:
         self._spent = 0.0  # seconds of this pass
         self._round_due = False
 
+    @property
+    def are_due(self) -> bool:
+        """Whether somebody waits for the next pass."""
+        return self._round_due
+
     def take(self, step: Step) -> None:
         """Now if nobody waits, else after them."""
         if self._waiting or self._spent >= ROUND_SECONDS:

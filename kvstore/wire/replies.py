@@ -26,6 +26,7 @@ class Welcome(Message, frozen=True, tag=65):
     inline_bytes: int  # puts up to this size go through the socket
     max_entry_bytes: int
     run_bytes: int = 0  # runs a client should ask for (ReserveRun); 0: it may have none
+    poll_seconds: float = 0.0  # how long a client on this machine looks for a reply awake
 
 
 class Ok(Message, frozen=True, tag=66):

@@ -243,6 +243,7 @@ class Connection:
             raise StoreUnavailable(f"{identity.address} chose wire version {welcome.version}")
         self.welcome = welcome
         self.writer.version = welcome.version
+        self.reader.wait.poll(welcome.poll_seconds)
 
     def close(self) -> None:
         """Idempotent."""

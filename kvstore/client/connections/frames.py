@@ -14,6 +14,7 @@ from moontide.transfer.errors import TransferError
 
 from ... import wire
 from ...errors import InvalidRequest, StoreUnavailable
+from .reply_wait import ReplyWait
 
 RECEIVE_BYTES = 64 << 10
 MAX_SEND_BUFFERS = 256
@@ -113,6 +114,7 @@ class FrameReader:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self.wait = ReplyWait(sock)
         self.takes_descriptors = sock.family == socket.AF_UNIX
         self._data = bytearray()
         self._head: tuple[int, wire.Reply] | None = None  # of the frame whose payload is under way
@@ -146,7 +148,7 @@ class FrameReader:
         in the common course gives one whole reply to that request, without a payload. None: it gave
         something else, kept for `next`. Raises like `receive` and `next`."""
         try:
-            data = self._sock.recv(RECEIVE_BYTES)
+            data = self.wait.receive(RECEIVE_BYTES)
         except (BlockingIOError, TimeoutError, InterruptedError):
             raise
         except OSError as error:
