@@ -2,7 +2,7 @@
 #   PYTHON=python3.12     which interpreter makes the venv (3.11 or newer)
 #   PIP_ARGS='…'          passed to every pip install, e.g. an --extra-index-url with another torch build
 #   PYTEST_ARGS='…'       passed to pytest
-#   NATIVE=1              builds transfer/copying.c (C compiler, Python's headers): faster copies
+#   NATIVE=1              builds transfer/copying.c (C compiler): faster copies of large values
 #   TEST_WORKERS=4        processes that run test files side by side
 #   DEMO_ARGS='…'         passed to moontide demo, e.g. --json demo.json
 #   BENCH_ARGS='…'        passed to moontide bench serve, e.g. --pairs 5

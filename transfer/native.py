@@ -1,38 +1,27 @@
-"""The extension module _copying (copying.c), where it was built and this processor can run it."""
+"""The function of copying.c, where it was built."""
 
 from __future__ import annotations
 
-import importlib
+import ctypes
 import logging
-from typing import TYPE_CHECKING, Protocol, cast
-
-if TYPE_CHECKING:
-    from .copying import Bytes
+from collections.abc import Callable
+from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-LEAST_SUMMED_BYTES = 241
-"""xxh3 has other formulas for smaller inputs."""
+CopyPastCaches = Callable[[int, int, int], None]
+"""Copies to an address from an address so many bytes, without overlap. Releases the GIL."""
+LIBRARY = Path(__file__).with_name("_copying.so")
 
 
-class NativeCopies(Protocol):
-    """In one pass over the memory, from 256 KiB on past the caches. Buffers are C-contiguous and do
-    not overlap. ValueError when sizes differ, TypeError or BufferError when the destination is
-    read-only. Releases the GIL from 64 KiB on."""
-
-    def copy(self, destination: memoryview, source: Bytes, /) -> None:
-        """`source` over all of `destination`."""
-
-    def copy_and_checksum(self, destination: memoryview, source: Bytes, /) -> int:
-        """The xxh3-64 of what `destination` then holds, also when `source` changes meanwhile. At
-        least LEAST_SUMMED_BYTES (ValueError)."""
-
-
-def load() -> NativeCopies | None:
-    """None: Python has to copy."""
+def load(library: Path = LIBRARY) -> CopyPastCaches | None:
+    """None: it was not built."""
     try:
-        module = importlib.import_module("._copying", __package__)
-    except ImportError as error:
+        function = ctypes.CDLL(str(library)).copy_past_caches
+    except OSError as error:
         logger.debug("native copies not loaded reason=%s", error)
         return None
-    return cast(NativeCopies, module) if module.is_supported() else None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    function.restype = None
+    copy_past_caches: CopyPastCaches = function
+    return copy_past_caches
