@@ -19,8 +19,9 @@ from .types import PAGE_BYTES, align_up
 
 STRETCH_BYTES = 1 << 20
 """Prepared at once, so that small writers prepare rarely."""
-_MADV_POPULATE_READ = 22
-"""Linux 5.14; Python has no name for it. In a shared mapping the pages are then writable too."""
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
+"""Linux 5.14; Python has no name for them. In a shared mapping the first makes pages writable,
+too."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -37,9 +38,9 @@ def check_memory(num_bytes: int, purpose: str) -> None:
 class Segment:
     """The owner's side of one memfd of `num_bytes` (whole pages), mapped writable.
 
-    With `reserved` every page is allocated now, so that a later write cannot fail; without, pages
-    come when `reserve` or a write first touches them (for sparse tables). Raises
-    SegmentUnavailable."""
+    With `reserved` every page is allocated now, so that a later write cannot fail, and huge ones
+    are taken where the kernel gives them to shared memory; without, pages come when `reserve` or a
+    write first touches them (for sparse tables). Raises SegmentUnavailable."""
 
     def __init__(self, num_bytes: int, *, name: str, reserved: bool = True) -> None:
         if num_bytes <= 0 or num_bytes % PAGE_BYTES:
@@ -57,16 +58,15 @@ class Segment:
             os.fchmod(self.descriptor, 0o400)
             os.ftruncate(self.descriptor, num_bytes)
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            self._map = _map(self.descriptor, num_bytes, name=name, writable=True)
             if reserved:
+                _populate(self._map)
                 self.reserve(0, num_bytes)
             self.readable_descriptor = os.open(
                 f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC
             )
-            self._map = _map(
-                self.descriptor, num_bytes, name=name, writable=True, cold=not reserved
-            )
         except BaseException:
-            self._close_descriptors()
+            self.close()
             raise
         self.buffer = memoryview(self._map)
 
@@ -112,7 +112,7 @@ class Mapping:
         try:
             _check_handover(descriptor, num_bytes)
             # The map keeps its own duplicate of the descriptor.
-            mapped = _map(descriptor, num_bytes, name="handed over", writable=writable, cold=True)
+            mapped = _map(descriptor, num_bytes, name="handed over", writable=writable)
         finally:
             os.close(descriptor)
         self.num_bytes = num_bytes
@@ -157,11 +157,18 @@ def _check_handover(descriptor: int, num_bytes: int) -> None:
         raise HandoverRefused("the segment handed over could shrink: it is not sealed")
 
 
-def _map(descriptor: int, num_bytes: int, *, name: str, writable: bool, cold: bool) -> mmap.mmap:
+def _populate(mapped: mmap.mmap) -> None:
+    """Touches all pages, huge ones where they are to be had; as far as it goes: what it could not
+    get shows when they are reserved."""
+    for advice in (mmap.MADV_HUGEPAGE, _MADV_POPULATE_WRITE):
+        with contextlib.suppress(OSError):
+            mapped.madvise(advice)
+
+
+def _map(descriptor: int, num_bytes: int, *, name: str, writable: bool) -> mmap.mmap:
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    flags = mmap.MAP_SHARED | (0 if cold else mmap.MAP_POPULATE)
     try:
-        return mmap.mmap(descriptor, num_bytes, flags=flags, prot=protection)
+        return mmap.mmap(descriptor, num_bytes, flags=mmap.MAP_SHARED, prot=protection)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise

@@ -14,6 +14,9 @@ from ..types import Case, Finding, Status
 
 COMFORTABLE_RATIO = 0.9
 """Of what is available; beyond, the first other program in need meets the kernel's killer."""
+WITHHOLDING = ("never", "deny")
+"""Settings with which shared memory gets no huge pages, asked or not."""
+HUGE_PAGES_NEEDED = "shared memory: advise"
 _THP = "sys/kernel/mm/transparent_hugepage"
 _HUGE_PAGES = "sys/kernel/mm/hugepages"
 
@@ -51,8 +54,7 @@ class Swap:
 
 
 class HugePages:
-    """Told, not asked for: the pool takes transparent ones where the kernel gives them to shared
-    memory."""
+    """The pool takes transparent ones where the kernel gives them to shared memory that asks."""
 
     def examine(self, case: Case) -> Iterator[Finding]:
         pages = [
@@ -63,7 +65,11 @@ class HugePages:
         shared = chosen(case.host.text(f"{_THP}/shmem_enabled"))
         enabled = chosen(case.host.text(f"{_THP}/enabled"))
         value = f"{enabled or 'not there'}; shared memory: {shared or 'not there'}"
-        yield Finding("transparent hugepages", value, "any")
+        if shared not in WITHHOLDING:
+            yield Finding("transparent hugepages", value, HUGE_PAGES_NEEDED)
+        else:
+            fix = f"echo advise > /{_THP}/shmem_enabled: new clients then map the pool at once"
+            yield Finding("transparent hugepages", value, HUGE_PAGES_NEEDED, Status.WARN, fix)
 
     def _count(self, case: Case, name: str) -> str:
         free = case.host.text(f"{_HUGE_PAGES}/{name}/free_hugepages") or "?"

@@ -148,6 +148,17 @@ def test_hugepages_are_counted(tmp_path: Path, settings: StoreSettings) -> None:
     found = findings(RecordedHost(record(tmp_path, files)), settings)
     assert found["hugepages"].value == "1048576kB: 3 free of 16"
     assert found["transparent hugepages"].value == "madvise; shared memory: advise"
+    assert found["transparent hugepages"].status is Status.OK
+
+
+def test_huge_pages_withheld_from_shared_memory_are_told(
+    tmp_path: Path, settings: StoreSettings
+) -> None:
+    thp = "sys/kernel/mm/transparent_hugepage"
+    files = {f"{thp}/shmem_enabled": "always within_size advise [never] deny force\n"}
+    finding = findings(RecordedHost(record(tmp_path, files)), settings)["transparent hugepages"]
+    assert finding.status is Status.WARN
+    assert f"echo advise > /{thp}/shmem_enabled" in finding.fix
 
 
 # -- disk -------------------------------------------------------------------------
