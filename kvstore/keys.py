@@ -148,13 +148,13 @@ def string_entry_id(key: str | bytes) -> EntryId:
 
 
 def string_entry_ids(keys: Sequence[str | bytes]) -> list[EntryId]:
-    """`string_entry_id` of each, at less cost."""
+    """`string_entry_id` of each, at less cost where all are texts of one line."""
     try:
-        entries = [b"s" + key.encode() for key in keys]  # type: ignore[union-attr]  # or below
-    except AttributeError:  # some are bytes
-        entries = [b"s" + (key.encode() if isinstance(key, str) else bytes(key)) for key in keys]
-    sizes = list(map(len, entries))
-    if sizes and not (min(sizes) > 1 and max(sizes) <= MAX_STRING_KEY_BYTES + 1):
+        entries = ("s" + "\ns".join(keys)).encode().split(b"\n")  # type: ignore[arg-type]  # or below
+    except TypeError:  # some are bytes
+        entries = []
+    sizes = set(map(len, entries))
+    if len(entries) != len(keys) or min(sizes) < 2 or max(sizes) > MAX_STRING_KEY_BYTES + 1:
         return [string_entry_id(key) for key in keys]
     return cast("list[EntryId]", entries)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..keys import EntryId
+from ..keys import MAX_STRING_KEY_BYTES, EntryId
 from ..wire import MAX_KEYS
 
 MAX_ENTRY_ID_BYTES = 4 << 20
 """Of one message, which also carries up to 32 bytes more an entry."""
 MAX_VALUE_BYTES = 8 << 20
 """Values of one message, unless a single value is larger."""
+_ALWAYS_FIT = min(MAX_KEYS, MAX_ENTRY_ID_BYTES // (1 + MAX_STRING_KEY_BYTES))
+"""Entries, however long their keys are."""
 
 
 def batches(
@@ -20,11 +22,7 @@ def batches(
 ) -> Iterator[slice]:
     """Consecutive runs of `entries` that fit one message each; `sizes` are those of the values that
     go with them, which may have `most_bytes` together unless a single one has more."""
-    if (
-        0 < len(entries) <= MAX_KEYS
-        and sum(map(len, entries)) <= MAX_ENTRY_ID_BYTES
-        and sum(sizes) <= most_bytes
-    ):
+    if 0 < len(entries) <= _ALWAYS_FIT and sum(sizes) <= most_bytes:
         yield slice(0, len(entries))
         return
     start = id_bytes = value_bytes = 0

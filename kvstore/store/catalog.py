@@ -68,6 +68,13 @@ class Catalog:
         """`committed` without what a raised floor hides. Costs nothing while none does."""
         return _Unretired(self) if self.retired else self.committed
 
+    def absent(self, entries: Iterable[bytes]) -> set[bytes]:
+        """Those that are not `visible`. Among many entries a set's difference waits for several
+        cache lines at a time, where look-ups one by one wait for each."""
+        if self.retired:
+            return {entry for entry in entries if entry not in self.visible}
+        return set(entries).difference(self.committed)
+
     def is_retired(self, slot: int) -> bool:
         return self.namespaces[slot] in self.retired
 

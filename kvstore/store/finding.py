@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ..keys import BlockKey, EntryId
 from ..layout import Shard
@@ -12,6 +13,8 @@ from .checks import check_chain, check_keys
 from .coverage import Finder, transports
 from .parts import StoreParts
 from .types import BlocksFound, OwnerId
+
+E = TypeVar("E", bound=bytes)
 
 
 class StoreFinding(StoreParts):
@@ -155,8 +158,14 @@ class StoreFinding(StoreParts):
         return state is not SlotState.FREE and self._catalog.pins[slot] > 0
 
     def exists(self, entries: Sequence[bytes], now: float) -> list[bool]:
+        absent = set(self.absent(entries, now))
+        return [entry not in absent for entry in entries]
+
+    def absent(self, entries: Sequence[E], now: float) -> list[E]:
+        """Those that are not here."""
         self._entries.expire_among(entries, now)
-        return [*map(self._catalog.visible.__contains__, entries)]
+        absent = self._catalog.absent(entries)
+        return [entry for entry in entries if entry in absent] if absent else []
 
     def lifetimes(self, entries: Sequence[EntryId], now: float) -> list[float | None]:
         """Seconds until each ends by itself; None for those that do not, or are not here."""

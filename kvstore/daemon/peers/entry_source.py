@@ -80,8 +80,7 @@ class PeerEntrySource:
                     if not under_way:
                         break
                     await asyncio.wait(under_way)
-                    here = self._tools.store.exists(missing, time.monotonic())
-                    missing = [e for e, is_here in zip(missing, here, strict=True) if not is_here]
+                    missing = self._tools.store.absent(missing, time.monotonic())
         except TimeoutError:
             logger.info("peer_entries_late count=%d", len(missing))
         finally:

@@ -43,9 +43,8 @@ def _remove_here(
 ) -> wire.CountReply | Deferred:
     """Answered once the removal is durable on disk too. Counts each entry once: those `known` to
     lie elsewhere too, and at least as many as other stores dropped."""
-    here = peer.store.exists(entries, peer.clock())
     on_disk = peer.tiering.on_disk(entries) if peer.tiering else []
-    removed = {entry for entry, is_here in zip(entries, here, strict=True) if is_here}
+    removed = set(entries).difference(peer.store.absent(entries, peer.clock()))
     count = len(removed.union(on_disk, known))
     reply = wire.CountReply(max(count, min(dropped, len(set(entries)))))
     peer.store.remove(entries, peer.clock())

@@ -20,7 +20,7 @@ LEAST_SECONDS = 0.001
 def entries(peer: Peer, message: wire.Prefetch) -> wire.CountReply:
     checks.seconds("timeout_s", message.timeout_s, least=LEAST_SECONDS)
     wanted = list(dict.fromkeys(checks.string_ids(message.entries)))
-    missing = _absent(peer, wanted)
+    missing = peer.store.absent(wanted, peer.clock())
     deadline = peer.clock() + message.timeout_s
     coming: set[EntryId] = set()
     for source in peer.sources.entries():
@@ -42,11 +42,6 @@ def blocks(peer: Peer, message: wire.PrefetchBlocks) -> wire.CountReply:
     _ask_next(peer, wanted, iter(peer.sources.blocks()))
     missing = peer.store.missing(namespace, keys, coverage)
     return wire.CountReply(missing[0] if missing else len(keys))
-
-
-def _absent(peer: Peer, wanted: list[EntryId]) -> list[EntryId]:
-    here = peer.store.exists(wanted, peer.clock())
-    return [entry for entry, is_here in zip(wanted, here, strict=True) if not is_here]
 
 
 def _bring(source: EntrySource, held: list[EntryId], deadline: float) -> None:

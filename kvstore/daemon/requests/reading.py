@@ -21,6 +21,7 @@ from .lookups import GRACE_SECONDS, SOURCE_SECONDS
 
 MAX_READ_BYTES = 16 << 20
 """Most bytes one Read copies (one extent may always be read)."""
+_HERE = b"\1"
 
 
 def lookup(peer: Peer, message: wire.Lookup) -> Answer:
@@ -109,20 +110,15 @@ def _complete_extent(peer: Peer, slot: int, generation: int, index: int) -> Exte
 
 def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply:
     checks.num_entries(message.entries)
-    found = peer.store.exists(message.entries, peer.clock())
-    if not all(found):
-        _look_elsewhere(peer, message.entries, found)
-    return wire.ExistsReply(bytes(found))
-
-
-def _look_elsewhere(peer: Peer, entries: list[bytes], found: list[bool]) -> None:
-    """For those that are not `found` yet. What was is an entry id for sure; these may not be."""
-    checks.entry_ids([entry for entry, here in zip(entries, found, strict=True) if not here])
+    absent = peer.store.absent(message.entries, peer.clock())
+    if not absent:
+        return wire.ExistsReply(_HERE * len(message.entries))
+    unknown = checks.entry_ids(absent)  # what is here is an entry id for sure
     for source in peer.sources.entries():
-        missing = [index for index, here in enumerate(found) if not here]
-        held = source.holds([EntryId(entries[index]) for index in missing])
-        for index, is_held in zip(missing, held, strict=True):
-            found[index] = is_held
+        held = source.holds(unknown)
+        unknown = [entry for entry, is_held in zip(unknown, held, strict=True) if not is_held]
+    nowhere = set(unknown)
+    return wire.ExistsReply(bytes([entry not in nowhere for entry in message.entries]))
 
 
 # -- bringing ---------------------------------------------------------------------
@@ -137,7 +133,7 @@ def _once_here(
     """`answer` gets how many lie on disk that could not be brought."""
     if peer.tiering is not None:
         peer.tiering.touch(entries)
-    if not sources or all(peer.store.exists(entries, peer.clock())):
+    if not sources or not peer.store.absent(entries, peer.clock()):
         return answer(0)
     bringing = _Bringing(peer, entries, sources, answer)
     if not bringing.is_needed():
@@ -177,8 +173,7 @@ class _Bringing:
         return self._cancel
 
     def _missing(self) -> list[EntryId]:
-        here = self._peer.store.exists(self._entries, self._peer.clock())
-        return [entry for entry, is_here in zip(self._entries, here, strict=True) if not is_here]
+        return self._peer.store.absent(self._entries, self._peer.clock())
 
     def _ask_next(self) -> None:
         if self._ended:
