@@ -9,6 +9,7 @@ cheapest window of its entries.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -62,15 +63,26 @@ class Placement:
         """Of which an entry needs one before its whole segment should go; 0: none."""
         self._spared_until: dict[int, float] = {}  # segments with an entry that has none
 
-    def find(self, arena: Arena, num_bytes: int, now: float) -> Place | None:
-        """Evicts as needed. None when pins, reservations or other writers leave no room."""
+    def find_free(self, arena: Arena, num_bytes: int) -> Place | None:
+        """Without evicting."""
         place = arena.allocate(num_bytes)
         if place is None and self._pool.attach_free(arena):
             place = arena.allocate(num_bytes)
-        if place is None and self._take_segment(arena, now):
-            place = arena.allocate(num_bytes)
-        if place is None:
-            place = self._evict_coldest(arena, num_bytes)
+        return place
+
+    def has_free(self, arena: Arena, num_bytes: int) -> bool:
+        """Whether `find_free` would find something."""
+        place = self.find_free(arena, num_bytes)
+        if place is not None:
+            self._pool.release_extent(*place, occupied_bytes(num_bytes))
+        return place is not None
+
+    def make_room(self, arena: Arena, num_bytes: int, now: float) -> Place | None:
+        """Where there is nothing free: evicts. None when pins, reservations or other writers leave
+        no room."""
+        if self._take_segment(arena, now):
+            return arena.allocate(num_bytes)
+        place = self._evict_coldest(arena, num_bytes)
         if place is None:
             place = self._evict_window(arena, num_bytes, now)
         return place
@@ -113,24 +125,35 @@ class Placement:
 
     # -- whole segments -----------------------------------------------------------------
 
+    def ask_colder(self, arena: Arena, now: float) -> None:
+        """For a segment each, of the clients that have colder ones."""
+        for segment in self._colder(arena, now):
+            if segment.holder is Holder.GRANTED:
+                self._ask_back(segment)
+
     def _take_segment(self, arena: Arena, now: float) -> bool:
         """Empties the coldest segment of another writer if that costs less than evicting here."""
+        for segment in self._colder(arena, now):
+            if segment.holder is Holder.GRANTED:
+                self._ask_back(segment)
+            elif self._may_empty(segment, arena) and self._empty(segment):
+                return self._pool.attach_free(arena)
+        return False
+
+    def _colder(self, arena: Arena, now: float) -> Iterator[PoolSegment]:
+        """Segments that others fill, colder than all that the arena holds, coldest first."""
         pool = self._pool
         if len(arena.segments) + len(pool.free) == len(pool.segments):
-            return False
+            return
         own = arena.policy.coldest()
         own_tick = self._catalog.touched[own] if own else math.inf
         for tick, index in self._foreign_segments(now):
             if tick >= own_tick:
-                break
-            if index in self._uncopied and self._is_spared(index, now):
-                continue
+                return
             segment = pool.segments[index]
-            if segment.holder is Holder.GRANTED and segment.arena is not arena:
-                self._ask_back(segment)
-            elif self._may_empty(segment, arena) and self._empty(segment):
-                return pool.attach_free(arena)
-        return False
+            own_granted = segment.holder is Holder.GRANTED and segment.arena is arena
+            if not own_granted and not (index in self._uncopied and self._is_spared(index, now)):
+                yield segment
 
     def _is_spared(self, index: int, now: float) -> bool:
         """What goes with its segment may be what was stored last."""

@@ -60,12 +60,11 @@ class Arena:
     """The segments one writer allocates from (`segments`), and the eviction order of all it
     filled, orphaned ones included. `client` is None for the daemon's."""
 
-    __slots__ = ("client", "policy", "segments", "writable")
+    __slots__ = ("client", "policy", "segments")
 
     def __init__(self, client: Instance | None, policy: EvictionPolicy) -> None:
         self.client = client
         self.policy = policy
-        self.writable = client is not None
         self.segments: list[PoolSegment] = []  # the last that had room comes first
 
     def allocate(self, num_bytes: int) -> tuple[int, int] | None:

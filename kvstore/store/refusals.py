@@ -1,4 +1,7 @@
-"""Why a reservation is refused for now: words for the client, and the count."""
+"""Why a reservation is refused for now: words for the client, and the count.
+
+What counts is what a user was refused: neither a fill nor a run, whose entries the client then
+stores another way."""
 
 from __future__ import annotations
 
@@ -18,16 +21,18 @@ NOT_ADMITTED = ReserveResult(
 
 
 class Refusals:
-    """Each is FULL: the same request may succeed later."""
+    """Each is FULL: the same request may succeed later. Whoever tells a user counts it."""
 
     def __init__(self, pool: Pool, counters: Counters, shares: Shares) -> None:
         self._pool = pool
         self._counters = counters
         self._shares = shares
 
+    def count(self, num_entries: int) -> None:
+        self._counters.refused_puts += num_entries
+
     def no_room(self, num_bytes: int) -> ReserveResult:
         counters = self._counters
-        counters.refused_puts += 1
         return ReserveResult(
             ReserveStatus.FULL,
             reason=f"no room for {num_bytes} bytes: of {self._pool.capacity_bytes} in the tier "
@@ -36,7 +41,6 @@ class Refusals:
         )
 
     def beyond_share(self, client: Instance, num_bytes: int) -> ReserveResult:
-        self._counters.refused_puts += 1
         held_bytes, held_entries = self._shares.held(client)
         return ReserveResult(
             ReserveStatus.FULL,
@@ -46,7 +50,6 @@ class Refusals:
         )
 
     def over_cap(self, tenant: str, held_bytes: int) -> ReserveResult:
-        self._counters.refused_puts += 1
         return ReserveResult(
             ReserveStatus.FULL,
             reason=f"tenant {tenant} holds {held_bytes} bytes and would exceed its cap (setting "
@@ -54,8 +57,9 @@ class Refusals:
         )
 
     def no_slots(self, num_entries: int) -> str:
-        """For entries of a run, whose space there is: the pool's `max_entries` are all held."""
-        self._counters.refused_puts += num_entries
+        """For entries of a run, whose space there is: the pool's `max_entries` are all held.
+        Counted."""
+        self.count(num_entries)
         return (
             f"no slot for {num_entries} entries: all {self._pool.settings.max_entries} of the pool "
             "are pinned or being written; raise --max-entries or retry later"

@@ -21,7 +21,7 @@ from .catalog import DOOMED, STRINGS, Catalog
 from .checks import check_checksums, check_same_length
 from .entries import DropReason, Entries
 from .owners import Owner
-from .pool import Arena
+from .pool import Arena, Holder
 from .quarantine import Quarantine
 from .refusals import Refusals
 from .room import Batch, Room, Wanted
@@ -86,7 +86,7 @@ class Reservations:
         elsewhere = self._catalog.filling if batch.origin else batch.elsewhere
         keep = batch.if_exists != "replace"
         most = self._pool.settings.segment_bytes
-        arena = self._pool.arena_of(batch.owner.client) if batch.shared_memory else None
+        writers = self._writers(batch)
         results = []
         for wanted in starmap(Wanted, zip(entries, sizes, num_extents, strict=True)):
             if (keep and wanted.entry in committed) or wanted.entry in elsewhere:
@@ -95,7 +95,7 @@ class Reservations:
                 reason = f"{wanted.num_bytes} bytes; an entry has at most {most} (one segment)"
                 results.append(ReserveResult(ReserveStatus.FAILED, reason=reason))
             else:
-                results.append(self._reserve_one(batch, arena, wanted, now))
+                results.append(self._reserve_one(batch, writers, wanted, now))
         self._entries.announce_evictions()
         self._tell_arrivals(
             [
@@ -110,15 +110,25 @@ class Reservations:
         if self.arrivals:
             self.arrivals.changed({block_key_of(entry) for entry in entries if is_block(entry)})
 
+    def _writers(self, batch: Batch) -> tuple[Arena, ...]:
+        """Whose segments it may lie in, the first choice first. The daemon may write where the
+        client may."""
+        pool, client = self._pool, batch.owner.client
+        if batch.shared_memory:
+            return pool.arena_of(client), pool.daemon
+        if pool.holds_grants(client):
+            return pool.daemon, pool.arenas[client]
+        return (pool.daemon,)
+
     def _reserve_one(
-        self, batch: Batch, arena: Arena | None, wanted: Wanted, now: float
+        self, batch: Batch, writers: Sequence[Arena], wanted: Wanted, now: float
     ) -> ReserveResult:
         client, occupied = batch.owner.client, occupied_bytes(wanted.num_bytes)
         if not self._shares.admits(client, occupied):
-            return self._refusals.beyond_share(client, wanted.num_bytes)
-        space = self._room.take(arena, wanted.num_bytes, now)
+            return self._refuse(batch, self._refusals.beyond_share(client, wanted.num_bytes))
+        space = self._room.take(writers, wanted.num_bytes, now)
         if space is None:
-            return self._refusals.no_room(wanted.num_bytes)
+            return self._refuse(batch, self._refusals.no_room(wanted.num_bytes))
         generation = self._room.enter(batch, wanted, space, now)
         self._open[space.slot] = batch
         batch.owner.reserved.add(space.slot)
@@ -130,8 +140,13 @@ class Reservations:
             generation,
             space.segment,
             space.offset,
-            space.writable,
+            batch.shared_memory and self._is_granted(space.segment),
         )
+
+    def _refuse(self, batch: Batch, refusal: ReserveResult) -> ReserveResult:
+        if batch.origin is None:
+            self._refusals.count(1)
+        return refusal
 
     # -- writing ------------------------------------------------------------------------
 
@@ -327,9 +342,7 @@ class Reservations:
         """The connection is over. Unless its writer has `stopped` for sure, what it can still
         write goes to quarantine."""
         for slot in tuple(owner.reserved):
-            segment = self._pool.segments[self._entries.segment_of(slot)]
-            granted = segment.arena is not None and segment.arena.client == owner.client
-            if granted and self._open[slot].shared_memory and not stopped:
+            if self._is_writing(slot) and not stopped:
                 batch = self._close(slot)
                 self._quarantine.take_in(slot, batch.owner.client)
                 self.watchers.ended(slot)
@@ -339,8 +352,15 @@ class Reservations:
     def end_in_segment(self, owner: Owner, segment: int) -> None:
         """The owner's process can no longer write the segment."""
         for slot in tuple(owner.reserved):
-            if self._entries.segment_of(slot) == segment:
+            if self._entries.segment_of(slot) == segment and self._is_writing(slot):
                 self._discard(slot)
+
+    def _is_writing(self, slot: int) -> bool:
+        """Whether the client itself fills it, rather than the daemon with what it is sent."""
+        return self._open[slot].shared_memory and self._is_granted(self._entries.segment_of(slot))
+
+    def _is_granted(self, segment: int) -> bool:
+        return self._pool.segments[segment].holder is Holder.GRANTED
 
     def _discard(self, slot: int) -> None:
         self._close(slot)

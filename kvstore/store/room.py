@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,12 +47,9 @@ class Wanted(NamedTuple):
 
 
 class Space(NamedTuple):
-    """`writable`: in a segment granted to the client."""
-
     slot: int
     segment: int
     offset: int
-    writable: bool
 
 
 class Room:
@@ -63,26 +60,38 @@ class Room:
         self._pool = entries.pool
         self._placement = placement
 
-    def take(self, arena: Arena | None, num_bytes: int, now: float) -> Space | None:
-        """In the client's arena, else in the daemon's. None: nothing more can be evicted."""
-        writer = arena or self._pool.daemon
-        place = writer.allocate(num_bytes) or self._placement.find(writer, num_bytes, now)
-        if place is None and arena is not None:
-            writer = self._pool.daemon
-            place = self._placement.find(writer, num_bytes, now)
-        if place is None:
-            return None
-        return self._with_slot(place, num_bytes, writer is arena, self._catalog.take_slot)
+    def take(self, writers: Sequence[Arena], num_bytes: int, now: float) -> Space | None:
+        """In the first arena that has free memory, else where something can be evicted for it.
+        None: nowhere."""
+        placement = self._placement
+        for writer in writers:
+            place = placement.find_free(writer, num_bytes)
+            if place is not None:
+                if writer is not writers[0]:
+                    placement.ask_colder(writers[0], now)
+                return self._with_slot(place, num_bytes, self._catalog.take_slot)
+        for writer in writers:
+            place = placement.make_room(writer, num_bytes, now)
+            if place is not None:
+                return self._with_slot(place, num_bytes, self._catalog.take_slot)
+        return None
 
     def take_granted(self, arena: Arena, num_bytes: int, now: float) -> Space | None:
-        """For a run: only in the client's arena."""
-        place = arena.allocate(num_bytes) or self._placement.find(arena, num_bytes, now)
+        """For a run: only in the client's arena. None, too, while the daemon's has free memory: the
+        next entries go there."""
+        placement = self._placement
+        place = placement.find_free(arena, num_bytes)
+        if place is None:
+            placement.ask_colder(arena, now)
+            if placement.has_free(self._pool.daemon, num_bytes):
+                return None
+            place = placement.make_room(arena, num_bytes, now)
         if place is None:
             return None
-        return self._with_slot(place, num_bytes, True, self._catalog.take_slot_for_run)
+        return self._with_slot(place, num_bytes, self._catalog.take_slot_for_run)
 
     def _with_slot(
-        self, place: Place, num_bytes: int, writable: bool, take_slot: Callable[[], int]
+        self, place: Place, num_bytes: int, take_slot: Callable[[], int]
     ) -> Space | None:
         slot = take_slot()
         if slot == NO_SLOT and self._placement.free_slot():
@@ -90,7 +99,7 @@ class Room:
         if slot == NO_SLOT:
             self._pool.release_extent(*place, occupied_bytes(num_bytes))
             return None
-        return Space(slot, *place, writable)
+        return Space(slot, *place)
 
     def enter(self, batch: Batch, wanted: Wanted, space: Space, now: float) -> int:
         """Fills the slot's columns; its generation."""

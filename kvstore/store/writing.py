@@ -194,6 +194,8 @@ class StoreWriting(StoreParts):
             extents = list(compress(extents, admitted))
         held = self._tenants.make_room(opened.tenant, sizes, now)
         if held is not None:
+            if batch.origin is None:
+                self._refusals.count(len(wanted))
             return [self._refusals.over_cap(opened.tenant, held)] * len(entries)
         results = self._reservations.reserve(batch, wanted, sizes, extents, now)
         if not refused:

@@ -43,3 +43,22 @@ def test_get_many_of_the_whole_pool_over_tcp(store_daemon: StartStore) -> None:
         hits = client.stats()["tiers"]["dram"]["hits"]
         assert client.get("k0") == values["k0"]
         assert client.stats()["tiers"]["dram"]["hits"] == hits + 1
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "total_bytes"), [(64 << 10, 60 << 20), (4 << 20, 64 << 20)]
+)
+def test_the_daemon_fills_the_segment_that_it_keeps_before_anything_goes(
+    store_daemon: StartStore, value_bytes: int, total_bytes: int
+) -> None:
+    """Into 64 MiB. Of smaller values the rests of runs, up to half a MiB of each, stay empty."""
+    daemon = store_daemon("--dram", "64MiB", "--segment", "8MiB")
+    with client_of(daemon) as client:
+        values = {
+            f"k{index}": index.to_bytes(4, "little") * (value_bytes // 4)
+            for index in range(total_bytes // value_bytes)
+        }
+        results = client.put_many(list(values.items()))
+        assert {result.status for result in results} == {PutStatus.STORED}
+        assert client.get_many(list(values)) == list(values.values())
+        assert client.stats()["refused_puts"] == 0

@@ -186,6 +186,7 @@ def test_fills_take_at_most_half_of_the_tier(make_node: MakeNode, chain: Chain) 
     statuses = [result.status for result in begin_fill(node, namespace, chain(600))]
     stats = node.store.stats(node.now).tiers["dram"]
     assert ReserveStatus.FULL in statuses
+    assert node.store.stats(node.now).refused_puts == 0  # of nobody
     assert stats.reserved_bytes <= stats.capacity_bytes // 2
     assert node.put(node.connect(), "still", b"room") is ReserveStatus.RESERVED
 

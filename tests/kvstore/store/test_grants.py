@@ -57,6 +57,14 @@ def test_one_segment_is_kept_for_puts_through_the_socket(node: Node) -> None:
     assert node.store.stats(node.now).segments_granted == 7
 
 
+def test_nothing_goes_while_the_segment_that_is_kept_is_free(node: Node) -> None:
+    owner = node.connect(A)
+    segments_of(node, owner, 16, "a")
+    assert all(node.has(*(f"a{index}" for index in range(16))))
+    for index in range(16):
+        assert node.put(owner, f"s{index}", bytes(HALF)) is ReserveStatus.RESERVED
+
+
 def test_first_entry_of_a_pool_too_small_for_grants_goes_through_the_socket(
     make_node: MakeNode,
 ) -> None:
@@ -87,7 +95,9 @@ def test_colder_client_is_asked_for_a_segment(node: Node) -> None:
     node.store.release_segment(*asked)
     with pytest.raises(InvalidRequest, match="not granted"):
         node.store.release_segment(*asked)
-    reserved = node.reserve(second, "d", HALF, shared_memory=True)
+    spilled = node.reserve(second, "d", HALF, shared_memory=True)
+    assert (spilled.writable, node.has("a0")) == (False, [True])  # the daemon had room for it
+    reserved = node.reserve(second, "e", HALF, shared_memory=True)
     assert (reserved.writable, reserved.segment) == (True, asked.segment)
 
 
@@ -151,7 +161,7 @@ def test_successor_takes_over_orphaned_segments_coldest_first(node: Node) -> Non
     node.get(reader, "a0")
     node.store.client_exited(A)
     node.now += 10
-    assert len(segments_of(node, reader, 12, "b")) == 6
+    assert len(segments_of(node, reader, 14, "b")) == 6  # and two halves in the daemon's
     assert node.has("a0", "a2", "a12") == [True, False, False]
     assert node.store.stats(node.now).segments_orphaned == 1
 
@@ -237,7 +247,7 @@ def test_nothing_new_goes_where_a_segment_was_asked_back(node: Node) -> None:
     assert asked.segment not in segments_of(node, first, 12, "more")
     node.check()
     node.store.release_segment(*asked)
-    assert node.reserve(second, "c", HALF, shared_memory=True).segment == asked.segment
+    assert asked.segment in segments_of(node, second, 2, "c")
 
 
 def test_a_segment_is_asked_for_again_until_it_is_back(node: Node) -> None:
