@@ -14,7 +14,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from ..doctor.proc import chosen
+
 _RESAMPLES = 2000
+_SHARED_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -96,6 +99,15 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Spread:
 def load_average() -> str:
     """Of the last 1, 5 and 15 minutes."""
     return " ".join(f"{value:.2f}" for value in os.getloadavg())
+
+
+def shared_huge_pages() -> str:
+    """What the kernel says of huge pages in shared memory: `never`, `advise`, ..."""
+    try:
+        text = _SHARED_HUGE_PAGES.read_text()
+    except OSError:
+        return "not there"
+    return chosen(text)
 
 
 def _machine() -> str:

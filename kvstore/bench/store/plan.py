@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...service import CommandFailed, Size
-from ..report import Report, Row, load_average
+from ..report import Report, Row, load_average, shared_huge_pages
 from .burst import Burst
 from .cases import Budget, Case, Checksums, area_bytes, call_cases
 from .contestants import Contestant, ContestantFailed, driver_command
@@ -60,6 +60,7 @@ class Plan:
             "pool": str(Size(self.budget.pool_bytes)),
             "order": "reversed from round to round",
             "threads": "OMP, OPENBLAS and MKL 1",
+            "huge_pages": shared_huge_pages(),
         }
         return settings | ({"keys": str(self.num_keys)} if "many" in self.groups else {})
 
