@@ -1,5 +1,5 @@
-"""A second thread that copies a batch beside the caller, value by value: one core alone may not
-use all the bandwidth that memory has.
+"""A second thread that copies beside the caller: one core alone may not use all the bandwidth that
+memory has. A batch is shared value by value, a large value piece by piece.
 
 Where other threads want the cores, two wait for each other to be scheduled and for the
 interpreter's lock: then the caller copies alone.
@@ -7,56 +7,88 @@ interpreter's lock: then the caller copies alone.
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from io import FileIO
+from itertools import chain
 
-logger = logging.getLogger(__name__)
+from xxhash import xxh3_64
 
-LEAST_BATCH_BYTES = 4 << 20
+from .copying import Bytes, copy, copy_and_checksum, flat_pair
+
+LEAST_SHARED_BYTES = 4 << 20
 """Waking the other costs some 50 µs."""
+PIECE_BYTES = 2 << 20
+"""Of one value. Smaller ones pass the interpreter's lock to and fro more often."""
 _RUNNING = re.compile(rb"\S+ \S+ \S+ (\d+)/")
 """In /proc/loadavg: how many threads run or want to, this one among them."""
 
 
-def cores_are_free() -> bool:
-    """True when a core has nothing to do at this moment. Costs some 20 µs."""
-    if len(os.sched_getaffinity(0)) < 2:
-        return False
-    with open("/proc/loadavg", "rb", buffering=0) as file:
-        found = _RUNNING.match(file.read(64))
-    return found is not None and int(found[1]) < (os.cpu_count() or 1)
+class Cores:
+    """The machine's. Keeps a file open: to open it takes longer than to read it."""
+
+    def __init__(self) -> None:
+        self._num_cores = os.cpu_count() or 1
+        self._usable = len(os.sched_getaffinity(0))
+        self._file: FileIO | None = None
+
+    def are_free(self) -> bool:
+        """True when one that this process may use has nothing to do at this moment."""
+        if self._usable < 2:
+            return False
+        if self._file is None:
+            self._file = FileIO("/proc/loadavg")
+        found = _RUNNING.match(os.pread(self._file.fileno(), 64, 0))
+        return found is not None and int(found[1]) < self._num_cores
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 class CopyHelper:
     """Thread-safe. The thread starts with the first work for it and serves one caller at a time;
     meanwhile others copy alone, as everybody does after `close`."""
 
-    def __init__(self, is_worthwhile: Callable[[], bool] = cores_are_free) -> None:
-        """`is_worthwhile` is asked before each use."""
-        self._is_worthwhile = is_worthwhile
+    def __init__(self, is_worthwhile: Callable[[], bool] | None = None) -> None:
+        """`is_worthwhile` is asked before each use; None: whether cores are free."""
+        self._cores = Cores()
+        self._is_worthwhile = is_worthwhile or self._cores.are_free
         self._busy = threading.Lock()
-        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_Shared | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def share(self, act: Callable[[int], None], count: int, num_bytes: int) -> None:
         """Calls `act(index)` for every index below `count`, on two threads when `num_bytes` are
-        many. Raises what `act` raised first, once no call runs any more."""
-        if count < 2 or num_bytes < LEAST_BATCH_BYTES or not self._take():
-            for index in range(count):
+        many and a core is free or becomes so. Raises what `act` raised first, once no call runs
+        any more."""
+        indices = iter(range(count))
+        last = count - 1 if num_bytes >= LEAST_SHARED_BYTES else 0
+        for index in indices:
+            if index < last and not index & (index - 1) and self._take():  # before 0, 1, 2, 4, 8 …
+                self._run_beside(_Shared(act, chain((index,), indices)))
+            else:
                 act(index)
-            return
-        shared = _SharedBatch(act, count)
-        try:
-            self._run_beside(shared.run, shared.run)
-        finally:
-            self._busy.release()
-        if shared.error is not None:
-            raise shared.error
+
+    def copy(self, destination: memoryview, source: Bytes) -> None:
+        """As `transfer.copy`."""
+        if destination.nbytes < LEAST_SHARED_BYTES:
+            copy(destination, source)
+        else:
+            pieces = _Pieces(destination, source)
+            self.share(pieces.copy, pieces.count, destination.nbytes)
+
+    def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
+        """As `transfer.copy_and_checksum`."""
+        if destination.nbytes < LEAST_SHARED_BYTES:
+            return copy_and_checksum(destination, source)
+        pieces = _SummedPieces(destination, source)
+        self.share(pieces.copy, pieces.count, destination.nbytes)
+        return pieces.checksum()
 
     def close(self) -> None:
         """Returns when the work under way has ended. Idempotent."""
@@ -67,6 +99,7 @@ class CopyHelper:
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
+        self._cores.close()
 
     def after_fork(self) -> None:
         """In the child, which has no such thread."""
@@ -74,46 +107,44 @@ class CopyHelper:
 
     def _take(self) -> bool:
         """Whether the other thread works for this caller now, who then releases `_busy`."""
-        return self._is_worthwhile() and self._busy.acquire(blocking=False)
+        if not self._busy.acquire(blocking=False):
+            return False
+        if self._is_worthwhile():
+            return True
+        self._busy.release()
+        return False
 
-    def _run_beside(self, mine: Callable[[], None], theirs: Callable[[], None]) -> None:
-        """Both, at the same time; returns when neither runs any more."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="moontide-help", daemon=True)
-            self._thread.start()
-        work = _Work(theirs)
-        self._work.put(work)
+    def _run_beside(self, shared: _Shared) -> None:
+        """On both threads; returns when neither runs it any more."""
         try:
-            mine()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="moontide-help", daemon=True)
+                self._thread.start()
+            self._work.put(shared)
+            shared.run()
+            shared.ended.acquire()
         finally:
-            work.ended.acquire()
+            self._busy.release()
+        if shared.error is not None:
+            raise shared.error
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            try:
-                work.act()
-            except Exception:  # the boundary of one piece of work, which its caller can do alone
-                logger.exception("copy beside a caller failed")
-            work.ended.release()
+        while (shared := self._work.get()) is not None:
+            shared.run()
+            shared.ended.release()
 
 
-class _Work:
-    __slots__ = ("act", "ended")
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self.act = act
-        self.ended = threading.Semaphore(0)
-
-
-class _SharedBatch:
+class _Shared:
     """Indices that two threads take one by one."""
 
-    def __init__(self, act: Callable[[int], None], count: int) -> None:
+    def __init__(self, act: Callable[[int], None], indices: Iterator[int]) -> None:
         self._act = act
-        self._indices = iter(range(count))
+        self._indices = indices
         self.error: BaseException | None = None
+        self.ended = threading.Semaphore(0)
 
     def run(self) -> None:
+        """Raises nothing."""
         try:
             for index in self._indices:
                 if self.error is not None:
@@ -121,3 +152,45 @@ class _SharedBatch:
                 self._act(index)
         except BaseException as error:  # noqa: BLE001  # raised again by the caller
             self.error = self.error or error
+
+
+class _Pieces:
+    """A value that is copied piece by piece, in any order."""
+
+    def __init__(self, destination: memoryview, source: Bytes) -> None:
+        self._target, self._origin = flat_pair(destination, source)
+        self.count = -(-len(self._target) // PIECE_BYTES)
+
+    def copy(self, index: int) -> None:
+        copy(self._piece(self._target, index), self._piece(self._origin, index))
+
+    def _piece(self, value: memoryview, index: int) -> memoryview:
+        return value[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]
+
+
+class _SummedPieces(_Pieces):
+    """Whoever has copied a piece sums what is next, while it is in cache, unless the other does."""
+
+    def __init__(self, destination: memoryview, source: Bytes) -> None:
+        super().__init__(destination, source)
+        self._copied = bytearray(self.count)
+        self._hasher = xxh3_64()
+        self._num_summed = 0
+        self._summing = threading.Lock()
+
+    def copy(self, index: int) -> None:
+        super().copy(index)
+        self._copied[index] = 1
+        if self._summing.acquire(blocking=False):
+            self._sum()
+            self._summing.release()
+
+    def checksum(self) -> int:
+        """Once all are copied."""
+        self._sum()
+        return self._hasher.intdigest()
+
+    def _sum(self) -> None:
+        while self._num_summed < self.count and self._copied[self._num_summed]:
+            self._hasher.update(self._piece(self._target, self._num_summed))
+            self._num_summed += 1

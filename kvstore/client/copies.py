@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-from moontide.transfer import Bytes, checksums, copy, copy_and_checksum
+from moontide.transfer import Bytes, CopyHelper, checksums
 
 from ..errors import InvalidRequest
 
@@ -19,27 +20,33 @@ class Copies(Protocol):
     def copy(self, destination: memoryview, source: Bytes) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
 class SummedCopies:
+    helper: CopyHelper
+
     def sums(self, values: Sequence[Bytes]) -> list[int]:
         return checksums(values)
 
     def copy(self, destination: memoryview, source: Bytes) -> int:
-        return copy_and_checksum(destination, source)
+        return self.helper.copy_and_checksum(destination, source)
 
 
+@dataclass(frozen=True, slots=True)
 class PlainCopies:
+    helper: CopyHelper
+
     def sums(self, values: Sequence[Bytes]) -> list[int]:
         return [0] * len(values)
 
     def copy(self, destination: memoryview, source: Bytes) -> int:
-        copy(destination, source)
+        self.helper.copy(destination, source)
         return 0
 
 
-def copies_with(checksums: Checksums) -> Copies:
+def copies_with(checksums: Checksums, helper: CopyHelper) -> Copies:
     """Raises InvalidRequest on another word."""
     if checksums not in get_args(Checksums):
         raise InvalidRequest(
             f"checksums is {checksums!r}; give one of {', '.join(get_args(Checksums))}"
         )
-    return SummedCopies() if checksums == "on" else PlainCopies()
+    return SummedCopies(helper) if checksums == "on" else PlainCopies(helper)

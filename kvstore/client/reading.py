@@ -191,7 +191,7 @@ class Reader:
     def copy_into(self, buffer: memoryview, source: memoryview, located: Located) -> int:
         """The checksum of the copy, if the entry has one. Raises InvalidRequest when the buffer is
         too small."""
-        target = IntoBuffers((buffer,))
+        target = IntoBuffers((buffer,), self._helper)
         if located.checksum:
             return target.summed(0, source)[1]
         target.copied(0, source)

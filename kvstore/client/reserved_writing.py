@@ -48,7 +48,7 @@ class ReservedWriter:
         self._memory = memory
         self._writes = writes
         self._copies = copies
-        self._summed = SummedCopies()
+        self._summed = SummedCopies(helper)
         self._helper = helper
 
     def put(

@@ -112,7 +112,7 @@ class StoreClient:
             self._link,
             self._writes,
             self._io,
-            copies=copies_with(checksums),
+            copies=copies_with(checksums, self._helper),
             helper=self._helper,
         )
         self._channel_lock = threading.Lock()
@@ -205,7 +205,7 @@ class StoreClient:
         """Fills the front of `buffer`; the entry's size, or None: a miss (parts of the buffer may
         have been written). Raises InvalidRequest when the buffer is too small."""
         entry = string_entry_id(key)
-        target = IntoBuffers((writable_bytes(buffer),))
+        target = IntoBuffers((writable_bytes(buffer),), self._helper)
         known = self._reader.read_known(entry, target) if timeout_s is None else None
         if known is not None:
             return known
@@ -217,10 +217,8 @@ class StoreClient:
         deadline = self._begin(timeout_s)
         if len(keys) != len(buffers):
             raise InvalidRequest(f"{len(keys)} keys and {len(buffers)} buffers; give one a key")
-        if {bytearray}.issuperset(map(type, buffers)):
-            target = IntoBuffers([memoryview(buffer) for buffer in buffers])
-        else:
-            target = IntoBuffers([writable_bytes(buffer) for buffer in buffers])
+        flat = memoryview if {bytearray}.issuperset(map(type, buffers)) else writable_bytes
+        target = IntoBuffers(list(map(flat, buffers)), self._helper)
         return self._reader.read(string_entry_ids(keys), target, deadline)
 
     def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:

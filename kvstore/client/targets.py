@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from moontide.transfer import checksum, checksums, copy, copy_and_checksum
+from moontide.transfer import CopyHelper, checksum, checksums
 
 from ..errors import InvalidRequest
 
@@ -51,11 +51,12 @@ class IntoBuffers:
     """A target that fills `buffers`, one an entry, and gives sizes. Raises InvalidRequest when one
     is too small."""
 
-    def __init__(self, buffers: Sequence[memoryview]) -> None:
+    def __init__(self, buffers: Sequence[memoryview], helper: CopyHelper) -> None:
         self._buffers = buffers
+        self._helper = helper
 
     def copied(self, index: int, source: memoryview) -> int:
-        copy(self._front(index, source), source)
+        self._helper.copy(self._front(index, source), source)
         return len(source)
 
     def summed(self, index: int, source: memoryview) -> tuple[int, int]:
@@ -63,7 +64,7 @@ class IntoBuffers:
         if len(source) < SMALL_VALUE_BYTES:
             front[:] = source
             return len(source), checksum(front)
-        return len(source), copy_and_checksum(front, source)
+        return len(source), self._helper.copy_and_checksum(front, source)
 
     def all_summed(
         self, indices: Sequence[int], sources: Sequence[memoryview]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -11,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from moontide.transfer import CopyHelper
-from moontide.transfer.copy_helper import LEAST_BATCH_BYTES, cores_are_free
+from moontide.transfer import CopyHelper, checksum
+from moontide.transfer.copy_helper import LEAST_SHARED_BYTES, PIECE_BYTES, Cores
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def helper() -> Iterator[CopyHelper]:
     helper.close()
 
 
-@pytest.mark.parametrize("num_bytes", [0, LEAST_BATCH_BYTES])
+@pytest.mark.parametrize("num_bytes", [0, LEAST_SHARED_BYTES])
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
 def test_every_index_is_acted_on_once(helper: CopyHelper, num_bytes: int, count: int) -> None:
     acted: list[int] = []
@@ -39,8 +40,8 @@ def test_what_an_act_raises_first_is_raised_when_all_have_ended(helper: CopyHelp
         running.release()
 
     with pytest.raises(ValueError, match="three"):
-        helper.share(act, 1000, LEAST_BATCH_BYTES)
-    helper.share(lambda index: running.release(), 10, LEAST_BATCH_BYTES)  # goes on serving
+        helper.share(act, 1000, LEAST_SHARED_BYTES)
+    helper.share(lambda index: running.release(), 10, LEAST_SHARED_BYTES)  # goes on serving
 
 
 def test_others_act_alone_while_it_serves_one(helper: CopyHelper) -> None:
@@ -49,11 +50,11 @@ def test_others_act_alone_while_it_serves_one(helper: CopyHelper) -> None:
 
     def act(index: int) -> None:
         inner: list[int] = []
-        helper.share(inner.append, 5, LEAST_BATCH_BYTES)
+        helper.share(inner.append, 5, LEAST_SHARED_BYTES)
         sums[index] = sum(inner)
 
     threads = [
-        threading.Thread(target=helper.share, args=(act, len(sums), LEAST_BATCH_BYTES))
+        threading.Thread(target=helper.share, args=(act, len(sums), LEAST_SHARED_BYTES))
         for _ in range(3)
     ]
     for thread in threads:
@@ -63,14 +64,51 @@ def test_others_act_alone_while_it_serves_one(helper: CopyHelper) -> None:
     assert sums == [10] * 6
 
 
+@pytest.mark.parametrize(
+    "size", [0, LEAST_SHARED_BYTES - 1, LEAST_SHARED_BYTES, 5 * PIECE_BYTES + 7]
+)
+def test_a_value_is_copied_and_summed_whole(helper: CopyHelper, size: int) -> None:
+    source, target = random.Random(size).randbytes(size), memoryview(bytearray(size))
+    assert helper.copy_and_checksum(target, source) == checksum(source)
+    assert target == source
+    target[:] = bytes(size)
+    helper.copy(target, source)
+    assert target == source
+
+
+def test_a_value_must_fit_its_destination(helper: CopyHelper) -> None:
+    for copy in (helper.copy, helper.copy_and_checksum):
+        with pytest.raises(ValueError, match=f"copy of 3 bytes into {LEAST_SHARED_BYTES}"):
+            copy(memoryview(bytearray(LEAST_SHARED_BYTES)), b"abc")
+
+
+def test_the_other_thread_joins_when_a_core_becomes_free() -> None:
+    """Asked before items 0, 1, 2, 4, 8 and so on; the last is nobody's to share."""
+    answers = [False, False, False, True]
+    helper = CopyHelper(is_worthwhile=lambda: answers.pop(0))
+    threads: list[int] = []
+    both = threading.Barrier(2)
+
+    def act(index: int) -> None:
+        threads.append(threading.get_ident())
+        if index in (4, 5):
+            both.wait()
+
+    helper.share(act, 6, LEAST_SHARED_BYTES)
+    assert threads[:4] == [threading.get_ident()] * 4
+    assert len(set(threads[4:])) == 2
+    assert not answers
+    helper.close()
+
+
 def test_after_close_callers_act_alone() -> None:
     helper = CopyHelper(is_worthwhile=lambda: True)
-    helper.share(lambda index: None, 2, LEAST_BATCH_BYTES)
+    helper.share(lambda index: None, 2, LEAST_SHARED_BYTES)
     helper.close()
     helper.close()
     before = threading.active_count()
     acted: list[int] = []
-    helper.share(acted.append, 5, LEAST_BATCH_BYTES)
+    helper.share(acted.append, 5, LEAST_SHARED_BYTES)
     assert acted == [0, 1, 2, 3, 4]
     assert threading.active_count() == before
 
@@ -80,10 +118,12 @@ def test_a_machine_whose_cores_all_have_work_is_busy() -> None:
     spinning = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cores)
     ]
+    machine = Cores()
     try:
-        while cores_are_free():
+        while machine.are_free():
             time.sleep(0.01)  # until all have started: the test's own limit ends it
     finally:
+        machine.close()
         for process in spinning:
             process.kill()
             process.wait()
@@ -93,7 +133,7 @@ def test_on_a_busy_machine_the_caller_acts_alone() -> None:
     helper = CopyHelper(is_worthwhile=lambda: False)
     before = threading.active_count()
     threads: set[int] = set()
-    helper.share(lambda index: threads.add(threading.get_ident()), 9, LEAST_BATCH_BYTES)
+    helper.share(lambda index: threads.add(threading.get_ident()), 9, LEAST_SHARED_BYTES)
     assert threads == {threading.get_ident()}
     assert threading.active_count() == before
     helper.close()
