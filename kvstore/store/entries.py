@@ -10,12 +10,13 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..keys import block_key_of, shard_of
-from ..slots import EXPIRES, GENERATION, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
+from ..slots import CHECKSUM, EXPIRES, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
 from .announcing import EntryEvents
 from .catalog import DEAD, FLUSHED, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .counters import Counters
@@ -120,55 +121,80 @@ class Entries(EntryEvents):
             self.on_committed(slots, parents)
 
     def publish_few(
-        self, slots: Sequence[int], keys: Sequence[bytes], flags: int, now: float
-    ) -> None:
-        """Written slots of one segment become string entries, all different and new."""
-        catalog, tick = self.catalog, self.tick(now)
+        self,
+        slots: Sequence[int],
+        keys: Sequence[bytes],
+        segment: int,
+        places: Sequence[tuple[int, int, int]],
+        *,
+        flags: int,
+        now: float,
+    ) -> list[int]:
+        """Free slots become string entries, all different and new, of that (offset, size, checksum)
+        in the segment. Their generations."""
+        catalog, tick, place = self.catalog, self.tick(now), segment << 32 | 1
         words, names, committed = catalog.words, catalog.keys, catalog.committed
         namespaces, flagged, touched = catalog.namespaces, catalog.flags, catalog.touched
-        head = (EXPIRES if flags & VOLATILE else 0) | pack_head(0, 1, SlotState.COMMITTED)
-        num_bytes = 0
-        for slot, key in zip(slots, keys, strict=True):
+        head = _new_head(flags)
+        generations = []
+        for slot, key, (offset, size, checksum) in zip(slots, keys, places, strict=True):
             position = slot * WORDS
+            generation = words[position] >> 32
+            words[position + PLACE] = place
+            words[position + OFFSET] = offset
+            words[position + LENGTH] = size
+            words[position + CHECKSUM] = checksum
+            words[position] = generation << 32 | head
             names[slot] = key
             namespaces[slot] = STRINGS
             flagged[slot] = flags
             touched[slot] = tick
-            words[position] = words[position] & GENERATION | head
             committed[key] = slot
-            num_bytes += words[position + LENGTH]
-        self.counters.bytes_in += num_bytes
-        self._make_strings_evictable(slots, flags)
-        self.announce("stored", STRINGS, keys)
-        if self.on_committed is not None:
-            self.on_committed(slots, {})
+            generations.append(generation)
+        self._tell_published(slots, slots, keys, sum([size for _, size, _ in places]), flags)
+        return generations
 
-    def _make_strings_evictable(self, slots: Slots, flags: int) -> None:
-        """At least one, of one segment."""
-        if flags & SOFT_PINNED or self.evictable_flags:
-            self._make_evictable(map(int, slots))
-        else:
-            self.arena_of(int(slots[0])).policy.insert_many(slots)
-
-    def publish_strings(
-        self, slots: NDArray[np.int64], keys: Sequence[bytes], flags: int, now: float
-    ) -> None:
-        """As `publish`, by columns, for written slots of one segment to which no key leads yet."""
-        catalog = self.catalog
-        rows, numbers = catalog.table.rows(), slots.tolist()
+    def publish_columns(
+        self,
+        slots: NDArray[np.int64],
+        keys: Sequence[bytes],
+        segment: int,
+        places: Sequence[NDArray[Any]],
+        *,
+        flags: int,
+        now: float,
+    ) -> NDArray[np.uint64]:
+        """As `publish_few`; `places` are columns."""
+        catalog, rows, numbers = self.catalog, self.catalog.table.rows(), slots.tolist()
+        generations: NDArray[np.uint64] = rows[slots, HEAD] >> 32
+        rows[slots, PLACE] = segment << 32 | 1
+        for word, values in zip((OFFSET, LENGTH, CHECKSUM), places, strict=True):
+            rows[slots, word] = values
+        rows[slots, HEAD] = generations << 32 | np.uint64(_new_head(flags))
         catalog.keys[slots] = keys
         np.frombuffer(catalog.namespaces, np.uint16)[slots] = STRINGS
         np.frombuffer(catalog.flags, np.uint8)[slots] = flags
         np.frombuffer(catalog.touched, np.uint32)[slots] = self.tick(now)
-        ends = EXPIRES if flags & VOLATILE else 0
-        rows[slots, HEAD] = rows[slots, HEAD] & ~np.uint64(0xFF) | np.uint64(
-            ends | SlotState.COMMITTED
-        )
         catalog.committed.update(zip(keys, numbers, strict=True))
-        self.counters.bytes_in += int(rows[slots, LENGTH].sum())
-        if len(slots):
-            self._make_strings_evictable(slots, flags)
-            self.announce("stored", STRINGS, keys)
+        self._tell_published(slots, numbers, keys, int(places[1].sum()), flags)
+        return generations
+
+    def _tell_published(
+        self,
+        slots: Slots,
+        numbers: Sequence[int],
+        keys: Sequence[bytes],
+        num_bytes: int,
+        flags: int,
+    ) -> None:
+        self.counters.bytes_in += num_bytes
+        if not numbers:
+            return
+        if flags & SOFT_PINNED or self.evictable_flags:
+            self._make_evictable(numbers)
+        else:  # all of one segment
+            self.arena_of(numbers[0]).policy.insert_many(slots)
+        self.announce("stored", STRINGS, keys)
         if self.on_committed is not None:
             self.on_committed(numbers, {})
 
@@ -445,3 +471,8 @@ def _joined(offsets: NDArray[np.int64], taken: NDArray[np.int64]) -> list[tuple[
     gaps = np.flatnonzero(begins[1:] != stops[:-1])
     first, last = np.append(0, gaps + 1), np.append(gaps, len(begins) - 1)
     return list(zip(begins[first].tolist(), stops[last].tolist(), strict=True))
+
+
+def _new_head(flags: int) -> int:
+    """Of a string entry, without its generation."""
+    return (EXPIRES if flags & VOLATILE else 0) | pack_head(0, 1, SlotState.COMMITTED)

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES, align_up
 
 from ..errors import InvalidRequest
-from ..slots import CHECKSUM, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
+from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
 from ..types import PutStatus, ReserveStatus
-from .allocator import occupied_bytes_of
 from .catalog import SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .entries import DropReason, Entries
 from .owners import Owner
@@ -34,7 +33,6 @@ from .quarantine import Quarantine
 from .refusals import Refusals
 from .room import Room
 from .shares import Shares
-from .slot_table import NO_SLOT
 from .types import Pieces, ReserveResult, RunOptions, RunResult
 
 FEW_ENTRIES = 96
@@ -42,6 +40,7 @@ FEW_ENTRIES = 96
 EXISTS_REASON = "an entry of that key was there before"
 Span = tuple[int, int]
 """From, to."""
+_Numbers = NDArray[np.int64]
 _U64s = NDArray[np.uint64]
 
 
@@ -133,11 +132,6 @@ class Runs:
         self._entries.expire_among(pieces.entries, now)
         if len(pieces.entries) > 1 and len(set(pieces.entries)) < len(pieces.entries):
             return self._commit_repeated(run, pieces, options, now)
-        return self._commit_different(run, pieces, options, now)
-
-    def _commit_different(
-        self, run: _Run, pieces: Pieces, options: RunOptions, now: float
-    ) -> RunResult:
         if len(pieces.entries) <= FEW_ENTRIES:
             return self._commit_few(run, pieces, options, now)
         return self._commit_columns(run, pieces, options, now)
@@ -145,11 +139,9 @@ class Runs:
     def _commit_repeated(
         self, run: _Run, pieces: Pieces, options: RunOptions, now: float
     ) -> RunResult:
-        """An entry that is named again meets itself: stretches without it follow one another."""
-        _check_few(run, _numbers(pieces.offsets), _numbers(pieces.sizes))
-        results = [
-            self._commit_different(run, stretch, options, now) for stretch in _stretches(pieces)
-        ]
+        """An entry that is named again meets itself: they go one after the other."""
+        _stops_of_few(run, _numbers(pieces.offsets), _numbers(pieces.sizes))
+        results = [self._commit_few(run, each, options, now) for each in _one_by_one(pieces)]
         return RunResult(
             b"".join([result.statuses for result in results]),
             b"".join([result.slots for result in results]),
@@ -157,6 +149,26 @@ class Runs:
             next((result.reason for result in results if result.reason), ""),
             [entry for result in results for entry in result.stored],
         )
+
+    def _fresh(self, entries: Sequence[bytes], options: RunOptions) -> list[bool] | None:
+        """Which to store; None: all."""
+        committed, elsewhere = self._catalog.committed, options.elsewhere
+        if options.if_exists == "replace" or (
+            committed.keys().isdisjoint(entries)
+            and (not elsewhere or elsewhere.isdisjoint(entries))
+        ):
+            return None
+        return [entry not in committed and entry not in elsewhere for entry in entries]
+
+    def _drop_replaced(self, entries: Sequence[bytes]) -> None:
+        committed = self._catalog.committed
+        existing = [committed[entry] for entry in entries if entry in committed]
+        if existing:
+            self._entries.drop(existing, DropReason.REPLACED)
+
+    def _end_at(self, slots: Iterable[int], deadline: float) -> None:
+        for slot in slots:
+            self._entries.expiry.set(slot, deadline)
 
     def _cut(self, run: _Run, last: int, skipped: Iterable[Span]) -> None:
         """The run begins at `last`; what was `skipped` before it is free."""
@@ -172,22 +184,21 @@ class Runs:
             self._close(run)
             self._catalog.give_back_slot(run.slot)
 
-    def _end_at(self, slots: Iterable[int], deadline: float) -> None:
-        for slot in slots:
-            self._entries.expiry.set(slot, deadline)
-
     # -- committing a few -----------------------------------------------------------------
 
     def _commit_few(self, run: _Run, pieces: Pieces, options: RunOptions, now: float) -> RunResult:
         """All entries differ."""
         offsets, sizes, checksums = map(_numbers, pieces[1:])
-        stops = _check_few(run, offsets, sizes)
+        stops = _stops_of_few(run, offsets, sizes)
         self._catalog.doom_fills(pieces.entries)
-        count, reason = len(stops), ""
-        chosen, entries = self._wanted_few(pieces.entries, options)
-        statuses = bytearray([PutStatus.EXISTS]) * count
-        if len(chosen) < count:
+        entries, count, reason = pieces.entries, len(stops), ""
+        chosen: Sequence[int] = range(count)
+        statuses = bytearray([PutStatus.STORED]) * count
+        fresh = self._fresh(entries, options)
+        if fresh is not None:
             reason = EXISTS_REASON
+            statuses = bytearray([PutStatus.STORED if each else PutStatus.EXISTS for each in fresh])
+            chosen, entries = list(compress(chosen, fresh)), list(compress(entries, fresh))
         slots = self._take_few_slots(len(chosen))
         if len(slots) < len(chosen):
             reason = self._refusals.no_slots(len(chosen) - len(slots))
@@ -196,23 +207,15 @@ class Runs:
             chosen, entries = chosen[: len(slots)], entries[: len(slots)]
         if options.if_exists == "replace":
             self._drop_replaced(entries)
-        generations = []
-        words, place = self._catalog.words, run.segment << 32 | 1
-        base, stored = run.base, int(PutStatus.STORED)
-        for slot, index in zip(slots, chosen, strict=True):
-            position = slot * WORDS
-            words[position + PLACE] = place
-            words[position + OFFSET] = base + offsets[index]
-            words[position + LENGTH] = sizes[index]
-            words[position + CHECKSUM] = checksums[index]
-            generations.append(words[position] >> 32)
-            statuses[index] = stored
-        if slots:
-            if options.ttl_s is not None:
-                self._end_at(slots, now + options.ttl_s)
-            self._entries.publish_few(slots, entries, _flags(options), now)
+        base = run.base
+        places = [(base + offsets[index], sizes[index], checksums[index]) for index in chosen]
+        generations = self._entries.publish_few(
+            slots, entries, run.segment, places, flags=_flags(options), now=now
+        )
+        if options.ttl_s is not None:
+            self._end_at(slots, now + options.ttl_s)
         if stops:
-            self._cut(run, stops[-1], _skipped_few(run.front, offsets, chosen, stops))
+            self._cut(run, stops[-1], _skipped_of_few(run.front, offsets, chosen, stops))
         return RunResult(
             bytes(statuses),
             _spread_few(slots, chosen, count),
@@ -221,33 +224,13 @@ class Runs:
             entries,
         )
 
-    def _wanted_few(
-        self, entries: Sequence[bytes], options: RunOptions
-    ) -> tuple[Sequence[int], Sequence[bytes]]:
-        """As `_wanted`."""
-        committed, elsewhere = self._catalog.committed, options.elsewhere
-        if options.if_exists != "replace":
-            fresh = [entry not in committed and entry not in elsewhere for entry in entries]
-            if not all(fresh):
-                return [*compress(range(len(entries)), fresh)], [*compress(entries, fresh)]
-        return range(len(entries)), entries
-
     def _take_few_slots(self, count: int) -> list[int]:
         """Evicts for those that are missing."""
         slots = self._catalog.take_few_slots(count)
-        for _ in range(count - len(slots)):
-            if not self._placement.free_slot():
-                break
-            slot = self._catalog.take_slot()
-            if slot != NO_SLOT:  # what is being copied to disk keeps its own until then
-                slots.append(slot)
+        missing = count - len(slots)
+        if missing and self._placement.free_slots(missing):
+            slots += self._catalog.take_few_slots(missing)
         return slots
-
-    def _drop_replaced(self, entries: Sequence[bytes]) -> None:
-        committed = self._catalog.committed
-        existing = [committed[entry] for entry in entries if entry in committed]
-        if existing:
-            self._entries.drop(existing, DropReason.REPLACED)
 
     # -- committing by columns ------------------------------------------------------------
 
@@ -255,67 +238,48 @@ class Runs:
         self, run: _Run, pieces: Pieces, options: RunOptions, now: float
     ) -> RunResult:
         """All entries differ."""
-        offsets, sizes, checksums = map(_column, pieces[1:])
-        stops = _check_columns(run, offsets, sizes)
+        offsets, sizes = (np.frombuffer(each, np.int64) for each in pieces[1:3])
+        checksums = np.frombuffer(pieces.checksums, np.uint64)
+        stops = _stops(run, offsets, sizes)
         self._catalog.doom_fills(pieces.entries)
-        chosen, entries = self._wanted(pieces.entries, options)
-        reason = EXISTS_REASON if len(chosen) < len(stops) else ""
-        statuses = np.full(len(stops), PutStatus.EXISTS, np.uint8)
+        entries, count, reason = pieces.entries, len(stops), ""
+        chosen = np.arange(count)
+        statuses = np.full(count, PutStatus.EXISTS, np.uint8)
+        fresh = self._fresh(entries, options)
+        if fresh is not None:
+            reason = EXISTS_REASON
+            chosen, entries = np.flatnonzero(fresh), list(compress(entries, fresh))
         slots = self._take_slots(len(chosen))
         if len(slots) < len(chosen):
             reason = self._refusals.no_slots(len(chosen) - len(slots))
             statuses[chosen[len(slots) :]] = PutStatus.FULL
             chosen, entries = chosen[: len(slots)], entries[: len(slots)]
+        statuses[chosen] = PutStatus.STORED
         if options.if_exists == "replace":
             self._drop_replaced(entries)
-        places = offsets[chosen] + np.uint64(run.base), sizes[chosen], checksums[chosen]
-        generations = self._fill_columns(run.segment, places, slots)
+        begins = offsets[chosen]
+        places = begins + run.base, sizes[chosen], checksums[chosen]
+        generations = self._entries.publish_columns(
+            slots, entries, run.segment, places, flags=_flags(options), now=now
+        )
         if options.ttl_s is not None:
             self._end_at(slots.tolist(), now + options.ttl_s)
-        self._entries.publish_strings(slots, entries, _flags(options), now)
-        statuses[chosen] = PutStatus.STORED
-        self._cut(run, int(stops[-1]), _skipped(run.front, offsets[chosen], stops[chosen], stops))
+        self._cut(run, int(stops[-1]), _skipped(run.front, begins, stops[chosen], stops[-1]))
         return RunResult(
             statuses.tobytes(),
-            _spread(slots, chosen, len(stops)),
-            _spread(generations, chosen, len(stops)),
+            _spread(slots, chosen, count),
+            _spread(generations, chosen, count),
             reason,
             entries,
         )
 
-    def _wanted(
-        self, entries: Sequence[bytes], options: RunOptions
-    ) -> tuple[NDArray[np.int64], list[bytes]]:
-        """Positions and ids of the entries to store."""
-        committed, elsewhere = self._catalog.committed, options.elsewhere
-        if options.if_exists == "replace" or (
-            committed.keys().isdisjoint(entries)
-            and (not elsewhere or elsewhere.isdisjoint(entries))
-        ):
-            return np.arange(len(entries)), list(entries)
-        fresh = [entry not in committed and entry not in elsewhere for entry in entries]
-        return np.flatnonzero(fresh), list(compress(entries, fresh))
-
-    def _take_slots(self, count: int) -> NDArray[np.int64]:
+    def _take_slots(self, count: int) -> _Numbers:
         """Evicts for those that are missing."""
         slots = self._catalog.take_slots(count)
         missing = count - len(slots)
         if missing and self._placement.free_slots(missing):
             slots = np.concatenate((slots, self._catalog.take_slots(missing)))
         return slots
-
-    def _fill_columns(
-        self, segment: int, places: tuple[_U64s, _U64s, _U64s], slots: NDArray[np.int64]
-    ) -> _U64s:
-        """Generations of the slots, which hold (offset, size, checksum) now."""
-        rows = self._catalog.table.rows()
-        generations: _U64s = rows[slots, HEAD] >> np.uint64(32)
-        rows[slots, PLACE] = segment << 32 | 1
-        for word, values in zip((OFFSET, LENGTH, CHECKSUM), places, strict=True):
-            rows[slots, word] = values
-        written = np.uint64(pack_head(0, 1, SlotState.RESERVED))
-        rows[slots, HEAD] = generations << np.uint64(32) | written
-        return generations
 
     # -- ending -------------------------------------------------------------------------
 
@@ -385,29 +349,16 @@ def _numbers(packed: bytes) -> list[int]:
     return memoryview(packed).cast("Q").tolist()
 
 
-def _column(packed: bytes) -> _U64s:
-    return np.frombuffer(packed, np.uint64)
-
-
-def _stretches(pieces: Pieces) -> Iterator[Pieces]:
-    """Neighbouring pieces of different entries, as many as there are."""
-    begin, seen = 0, set[bytes]()
-    for index, entry in enumerate(pieces.entries):
-        if entry in seen:
-            yield _slice(pieces, begin, index)
-            begin = index
-            seen.clear()
-        seen.add(entry)
-    yield _slice(pieces, begin, len(pieces.entries))
-
-
-def _slice(pieces: Pieces, begin: int, stop: int) -> Pieces:
+def _one_by_one(pieces: Pieces) -> Iterator[Pieces]:
     entries, *columns = pieces
-    return Pieces(entries[begin:stop], *(column[8 * begin : 8 * stop] for column in columns))
+    for index, entry in enumerate(entries):
+        yield Pieces([entry], *(column[8 * index : 8 * index + 8] for column in columns))
 
 
-def _spread(values: NDArray[np.integer], positions: NDArray[np.int64], count: int) -> bytes:
+def _spread(values: NDArray[np.integer], positions: _Numbers, count: int) -> bytes:
     """u32 each, 0 where no position is."""
+    if len(values) == count:
+        return values.astype(np.uint32).tobytes()
     spread = np.zeros(count, np.uint32)
     spread[positions] = values
     return spread.tobytes()
@@ -423,7 +374,7 @@ def _spread_few(values: Sequence[int], positions: Sequence[int], count: int) -> 
     return spread.tobytes()
 
 
-def _check_few(run: _Run, offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def _stops_of_few(run: _Run, offsets: Sequence[int], sizes: Sequence[int]) -> Sequence[int]:
     """Where each piece stops. Raises InvalidRequest unless they lie in order in what is left of
     the run."""
     stops, reached = [], run.front
@@ -431,16 +382,20 @@ def _check_few(run: _Run, offsets: Sequence[int], sizes: Sequence[int]) -> list[
         alignment = PAGE_BYTES if size >= PAGE_BYTES else CACHE_LINE_BYTES
         stop = offset + (-(-size // alignment) or 1) * alignment
         if offset < reached or offset % alignment or stop > run.end:
-            raise _misplaced(offset, size, reached, run.end)
+            raise InvalidRequest(
+                f"an entry of {size} bytes at offset {offset} of a run that is free in "
+                f"{reached}..{run.end}; it must lie there whole, at a multiple of {PAGE_BYTES} "
+                f"(of {CACHE_LINE_BYTES} below {PAGE_BYTES} bytes)"
+            )
         stops.append(stop)
         reached = stop
     return stops
 
 
-def _skipped_few(
+def _skipped_of_few(
     front: int, offsets: Sequence[int], chosen: Sequence[int], stops: Sequence[int]
 ) -> list[Span]:
-    """As `_skipped`."""
+    """What lies between `front` and the last stop besides the chosen pieces."""
     skipped = []
     for index in chosen:
         if offsets[index] > front:
@@ -451,36 +406,27 @@ def _skipped_few(
     return skipped
 
 
-def _check_columns(run: _Run, offsets: _U64s, sizes: _U64s) -> NDArray[np.int64]:
-    """As `_check_few`, for at least one piece."""
-    for index in {int(np.argmax(offsets)), int(np.argmax(sizes))}:
-        if max(offsets[index], sizes[index]) > run.end:  # the sums below stay within 64 bits
-            raise _misplaced(int(offsets[index]), int(sizes[index]), run.front, run.end)
-    begins, lengths = offsets.astype(np.int64), sizes.astype(np.int64)
-    stops = begins + occupied_bytes_of(lengths)
-    before = np.concatenate(([run.front], stops[:-1]))
-    alignments = np.where(lengths >= PAGE_BYTES, PAGE_BYTES, CACHE_LINE_BYTES)
-    wrong = (begins < before) | (begins % alignments != 0) | (stops > run.end)
-    if wrong.any():
-        index = int(np.argmax(wrong))
-        raise _misplaced(int(begins[index]), int(lengths[index]), int(before[index]), run.end)
-    return stops
+def _stops(run: _Run, offsets: _Numbers, sizes: _Numbers) -> _Numbers:
+    """As `_stops_of_few`, which tells what is wrong."""
+    if sizes.min() >= 0 and max(int(offsets.max()), int(sizes.max())) <= run.end:
+        lengths = np.maximum(sizes, 1)
+        masks = np.where(lengths >= PAGE_BYTES, PAGE_BYTES - 1, CACHE_LINE_BYTES - 1)
+        stops: _Numbers = offsets + lengths + masks & ~masks
+        if (
+            offsets[0] >= run.front
+            and stops[-1] <= run.end
+            and not (offsets & masks).any()
+            and not (offsets[1:] < stops[:-1]).any()
+        ):
+            return stops
+    numbers = offsets.view(np.uint64).tolist(), sizes.view(np.uint64).tolist()
+    return np.array(_stops_of_few(run, *numbers), np.int64)
 
 
-def _misplaced(offset: int, size: int, front: int, end: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"an entry of {size} bytes at offset {offset} of a run that is free in {front}..{end}; it "
-        f"must lie there whole, at a multiple of {PAGE_BYTES} (of {CACHE_LINE_BYTES} below "
-        f"{PAGE_BYTES} bytes)"
-    )
-
-
-def _skipped(
-    front: int, offsets: _U64s, kept: NDArray[np.int64], stops: NDArray[np.int64]
-) -> list[Span]:
-    """What lies between `front` and the last stop, besides the stored pieces: `offsets` to
-    `kept`."""
-    begins = np.append(offsets.astype(np.int64), stops[-1])
-    before = np.concatenate(([front], kept))
-    gaps = begins > before
-    return list(zip(before[gaps].tolist(), begins[gaps].tolist(), strict=True))
+def _skipped(front: int, begins: _Numbers, stops: _Numbers, last: int) -> list[Span]:
+    """What lies between `front` and `last` besides these pieces."""
+    if int((stops - begins).sum()) == last - front:
+        return []
+    before, after = np.concatenate(([front], stops)), np.append(begins, last)
+    gaps = np.flatnonzero(after > before)
+    return list(zip(before[gaps].tolist(), after[gaps].tolist(), strict=True))

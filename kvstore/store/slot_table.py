@@ -83,11 +83,14 @@ class SlotTable:
         kept = max(len(self._free) - count, 0)
         freed = np.array(self._free[kept:], np.int64)
         del self._free[kept:]
+        self.num_used += len(freed)
+        if len(freed) == count:
+            return freed
         new = self._extend(count - len(freed))
-        fresh = np.arange(new.start, new.stop)
-        self.rows()[fresh, HEAD] = pack_head(self._first_generation, 0, SlotState.FREE)
-        self.num_used += len(freed) + len(fresh)
-        return np.concatenate((freed, fresh))
+        head = pack_head(self._first_generation, 0, SlotState.FREE)
+        self.rows()[new.start : new.stop, HEAD] = head
+        self.num_used += len(new)
+        return np.concatenate((freed, np.arange(new.start, new.stop)))
 
     def take_few(self, count: int) -> list[int]:
         """As `take_many`, at less cost for less than a hundred."""

@@ -14,7 +14,7 @@ from ..slot_table import NO_SLOT
 
 OUT = 0
 """In the queue column: the slot waits in no queue, so it cannot be evicted."""
-LEAST_COLUMNS = 32
+LEAST_COLUMNS = 96
 """Slots from which on numpy pays."""
 _WRAP = 0xFFFFFFFF
 Slots = Sequence[int] | NDArray[np.int64]
@@ -93,11 +93,30 @@ class Queue:
 
     def push_many(self, slots: Slots) -> None:
         """As `push` of each; none twice."""
-        if len(slots) < LEAST_COLUMNS:
-            for slot in slots:
-                self.push(int(slot))
-        else:
+        if len(slots) >= LEAST_COLUMNS:
             self._push_columns(np.asarray(slots))
+        elif len(slots):
+            self._push_few(slots if isinstance(slots, Sequence) else slots.tolist())
+
+    def _push_few(self, slots: Sequence[int]) -> None:
+        """At least one."""
+        colder, hotter, queue, stamp = self._colder, self._hotter, self._queue, self._stamp
+        words, index, pushes, newest = self._words, self.index, self._links.pushes, self.hottest
+        num_bytes = 0
+        for slot in slots:
+            pushes += 1
+            stamp[slot] = pushes & _WRAP
+            queue[slot] = index
+            colder[slot] = newest
+            if newest:
+                hotter[newest] = slot
+            else:
+                self.coldest = slot
+            newest = slot
+            num_bytes += words[slot * WORDS + LENGTH]
+        hotter[newest] = NO_SLOT
+        self._links.pushes, self.hottest = pushes, newest
+        self.num_bytes += num_bytes
 
     def _push_columns(self, slots: NDArray[np.int64]) -> None:
         first, last, newest = int(slots[0]), int(slots[-1]), self.hottest
