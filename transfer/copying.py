@@ -32,32 +32,33 @@ class Copying:
     def copy(self, destination: memoryview, source: Bytes) -> None:
         """All of `source` over all of `destination`. Both contiguous, without overlap; sizes must
         be equal (ValueError). Releases the GIL from SMALL_BYTES on."""
-        self._copy(*flat_pair(destination, source))
+        if destination.nbytes < SMALL_BYTES:
+            target, origin = flat_pair(destination, source)
+            target[:] = origin
+        else:
+            to, came_from = _array_pair(destination, source)
+            self._copy(to, came_from)
 
     def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
         """Like `copy`; returns the xxh3-64 of what the destination then holds."""
-        target, origin = flat_pair(destination, source)
-        if len(target) <= CHUNK_BYTES:
-            self._copy(target, origin)
-            return xxh3_64_intdigest(target)
+        if destination.nbytes <= CHUNK_BYTES:
+            self.copy(destination, source)
+            return xxh3_64_intdigest(destination)
+        to, origin = _array_pair(destination, source)
         hasher = xxh3_64()
-        for start in range(0, len(target), CHUNK_BYTES):
-            chunk = target[start : start + CHUNK_BYTES]
+        for start in range(0, to.size, CHUNK_BYTES):
+            chunk = to[start : start + CHUNK_BYTES]
             self._copy(chunk, origin[start : start + CHUNK_BYTES])
             hasher.update(chunk)
         return hasher.intdigest()
 
-    def _copy(self, target: memoryview, origin: memoryview) -> None:
-        if len(target) < SMALL_BYTES:
-            target[:] = origin
-            return
-        to, source = np.frombuffer(target, np.uint8), np.frombuffer(origin, np.uint8)
-        if self._copy_past_caches is None or len(target) < CHUNK_BYTES:
-            np.positive(source, to)
-        elif target.readonly:
+    def _copy(self, to: NDArray[np.uint8], origin: NDArray[np.uint8]) -> None:
+        if self._copy_past_caches is None or to.size < CHUNK_BYTES:
+            np.positive(origin, to)
+        elif not to.flags.writeable:
             raise ValueError("the destination is read-only")
         else:
-            self._copy_past_caches(_address(to), _address(source), len(target))
+            self._copy_past_caches(_address(to), _address(origin), to.size)
 
 
 def checksum(data: Bytes) -> int:
@@ -74,8 +75,22 @@ def flat_pair(destination: memoryview, source: Bytes) -> tuple[memoryview, memor
     """Both as bytes. Raises ValueError unless they have one size."""
     target, origin = _flat(destination), _flat(source)
     if len(target) != len(origin):
-        raise ValueError(f"copy of {len(origin)} bytes into {len(target)}")
+        raise _unequal(len(target), len(origin))
     return target, origin
+
+
+def _array_pair(
+    destination: memoryview, source: Bytes
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """As `flat_pair`, at less cost where arrays are wanted; not of nothing."""
+    to, origin = np.frombuffer(destination, np.uint8), np.frombuffer(source, np.uint8)
+    if to.size != origin.size:
+        raise _unequal(to.size, origin.size)
+    return to, origin
+
+
+def _unequal(destination: int, source: int) -> ValueError:
+    return ValueError(f"copy of {source} bytes into {destination}")
 
 
 def _flat(data: Bytes) -> memoryview:
