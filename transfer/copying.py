@@ -49,7 +49,7 @@ class Copying:
         for start in range(0, to.size, CHUNK_BYTES):
             chunk = to[start : start + CHUNK_BYTES]
             self._copy(chunk, origin[start : start + CHUNK_BYTES])
-            hasher.update(chunk)
+            hasher.update(chunk.data)
         return hasher.intdigest()
 
     def _copy(self, to: NDArray[np.uint8], origin: NDArray[np.uint8]) -> None:
