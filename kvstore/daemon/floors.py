@@ -6,8 +6,8 @@
 In force means: what the namespace held is a miss in DRAM (Store.raise_floor) and nothing of it is
 brought from disk (Tiering.raise_floor). Our own record outlives a membership that is in memory or
 was wiped, and names what the disk may still hold: a start clears that before anything is served
-(ADR 0018). So a kill before the record says that the disk is clear costs what the namespace was
-given since: misses, and nothing from below the floor.
+(ADR 0018). Until the record says that the disk is clear, nothing of the namespace is written there:
+so a start that clears once more than it must finds nothing that was stored above the floor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ POLL_SECONDS = 0.5
 _RECORD = "floors.json"
 _DRAFT = ".floors.json.draft"
 _FORMAT = 1
+Write = Callable[[Path, Path, bytes], None]
+"""See `write_durably`."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,22 +48,30 @@ class FloorKeeper:
     picture standing."""
 
     def __init__(
-        self, store: Store, membership: Membership, directory: Path, tiering: Tiering | None
+        self,
+        store: Store,
+        membership: Membership,
+        directory: Path,
+        tiering: Tiering | None,
+        write: Write = write_durably,
     ) -> None:
-        """Reads our own record and puts it in force. Raises StoreUnavailable when it is there and
-        cannot be read."""
+        """Reads our own record and puts it in force; `write` replaces it. Raises StoreUnavailable
+        when it is there and cannot be read."""
         self._store = store
         self._membership = membership
         self._directory = directory
         self._tiering = tiering
+        self._write = write
         self._saving = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._saves: set[asyncio.Task[None]] = set()
         self._poll: asyncio.Task[None] | None = None
-        record = _read(directory / _RECORD)
-        self._floors = record.floors
-        self._on_disk: dict[str, int] = {}  # namespace → clears of it that are under way
-        for namespace in record.on_disk:
+        self._saved = _read(directory / _RECORD)
+        self._floors = dict(self._saved.floors)
+        self._on_disk: dict[str, int] = {}  # namespace → floor below which the disk may hold some
+        self._uncleared: set[str] = set()  # of these, what the disk could not clear
+        self._closed: set[str] = set()  # namespaces of which nothing goes to disk
+        for namespace in self._saved.on_disk:
             self._clear_disk(namespace)
 
     async def start(self) -> None:
@@ -97,7 +108,8 @@ class FloorKeeper:
         return {name: floors[name] for name in names}
 
     async def read(self) -> None:
-        """Puts in force what the membership knows and we did not, and tells it what it lost."""
+        """Puts in force what the membership knows and we did not, and tells it what it lost. What
+        failed before is tried again."""
         async with self._reading:
             try:
                 floors = await asyncio.to_thread(self._membership.floors)
@@ -105,39 +117,42 @@ class FloorKeeper:
                     floors = await asyncio.to_thread(
                         self._membership.raise_floors, (), dict(self._floors)
                     )
-                if self._apply(floors):
-                    await self._save()
+                self._apply(floors)
+                for namespace in tuple(self._uncleared):
+                    self._clear_disk(namespace)
+                await self._save()
             except (StoreError, OSError) as error:
                 logger.warning("floors_unreadable error=%s", error)
 
-    def _apply(self, floors: Mapping[str, int]) -> bool:
-        """Whether any was news. Raises OutOfSpace; those before it are in force then."""
+    def _apply(self, floors: Mapping[str, int]) -> None:
+        """Raises OutOfSpace; those before it are in force then."""
         news = {name: floor for name, floor in floors.items() if floor > self._floors.get(name, 0)}
         for name, floor in news.items():
             self._store.raise_floor(bytes.fromhex(name))
             self._floors[name] = floor
             self._clear_disk(name)
             logger.info("floor_raised namespace=%s floor=%d", name[:16], floor)
-        return bool(news)
 
     def _clear_disk(self, namespace: str) -> None:
-        if self._tiering is None:
-            return
+        """Without a tier it is left to the next start that has one."""
+        floor = self._on_disk[namespace] = self._floors.get(namespace, 0)
+        if self._tiering is not None:
+            self._uncleared.discard(namespace)
+            self._closed.add(namespace)
+            self._tiering.raise_floor(namespace, partial(self._cleared, namespace, floor))
 
-        def cleared(durable: bool) -> None:
-            """One that failed stays in our record: the next start clears again."""
-            if durable:
-                self._on_disk[namespace] -= 1
-                if not self._on_disk[namespace]:
-                    del self._on_disk[namespace]
-                    self._save_soon()
-
-        self._on_disk[namespace] = self._on_disk.get(namespace, 0) + 1
-        self._tiering.raise_floor(namespace, cleared)
+    def _cleared(self, namespace: str, floor: int, durable: bool) -> None:
+        if self._on_disk.get(namespace) != floor:
+            return  # raised again since
+        if durable:
+            del self._on_disk[namespace]
+            self._save_soon()
+        else:
+            self._uncleared.add(namespace)
 
     def _save_soon(self) -> None:
         async def save() -> None:
-            with contextlib.suppress(OSError):  # then the next start clears once more
+            with contextlib.suppress(OSError):  # the next poll tries again
                 await self._save()
 
         task = asyncio.get_running_loop().create_task(save())
@@ -145,14 +160,27 @@ class FloorKeeper:
         task.add_done_callback(self._saves.discard)
 
     async def _save(self) -> None:
+        """Writes our record, if it has changed, and ends what waited for that."""
         async with self._saving:
             record = _Record(format=_FORMAT, floors=dict(self._floors), on_disk=list(self._on_disk))
-            await asyncio.to_thread(
-                write_durably,
-                self._directory / _RECORD,
-                self._directory / _DRAFT,
-                msgspec.json.encode(record),
-            )
+            if record != self._saved:
+                await asyncio.to_thread(
+                    self._write,
+                    self._directory / _RECORD,
+                    self._directory / _DRAFT,
+                    msgspec.json.encode(record),
+                )
+                self._saved = record
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """What our record on disk knows to be clear of all that lies below the floor of now."""
+        for name in tuple(self._closed):
+            is_old = self._saved.floors.get(name) != self._floors.get(name)
+            if not is_old and name not in self._on_disk and name not in self._saved.on_disk:
+                assert self._tiering is not None
+                self._closed.discard(name)
+                self._tiering.reopen(name)
 
     async def _watch(self) -> None:
         while True:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Literal
 
@@ -53,7 +53,8 @@ RETRY_SECONDS = 1.0
 
 
 class Demoter:
-    """Lives in the loop. `wake` asks it to call `pump` soon, outside of whatever runs now."""
+    """Lives in the loop. `wake` asks it to call `pump` soon, outside of whatever runs now. Nothing
+    of a `closed` namespace is written."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Demoter:
         nvme: NvmeTier,
         *,
         caps: TenantCaps,
+        closed: Container[str],
         writes: Literal["through", "late"],
         clock: Callable[[], float],
         wake: Callable[[], None],
@@ -68,6 +70,7 @@ class Demoter:
         self._store = store
         self._nvme = nvme
         self._caps = caps
+        self._closed = closed
         self._writes = writes
         self._is_late = writes == "late"
         self._unseen = 0  # entries that may still come before the coldest are looked for
@@ -188,7 +191,8 @@ class Demoter:
             held.element_bytes,
         )
         num_bytes = sum(map(len, held.extents))
-        if held.entry in self._writing:  # an older value of it: this one comes after
+        if held.entry in self._writing or held.namespace in self._closed:
+            # an older value of it, or what lies below a floor, goes first
             self._store.release(entry.slot)
             self._left_out = True
             return True

@@ -59,6 +59,7 @@ class Tiering:
         )
         self._shards: dict[str, set[bytes]] = {}
         self._below_floor: dict[str, Then] = {}  # namespaces to be cleared, not yet told the disk
+        self._closed: set[str] = set()  # namespaces of which nothing is written for now
         self._unread = self._tier.entries()  # of what was there at the start
         self._touched: dict[bytes, None] = {}
         self.caps = TenantCaps(
@@ -71,6 +72,7 @@ class Tiering:
             store,
             self._tier,
             caps=self.caps,
+            closed=self._closed,
             writes=settings.writes,
             clock=time.monotonic,
             wake=self._pump_soon,
@@ -165,9 +167,15 @@ class Tiering:
 
     def raise_floor(self, namespace: str, then: Then) -> None:
         """Nothing that lies here of the namespace (digest, hex) is brought up again, from this
-        moment on; `then` once that is durable."""
+        moment on; `then` once that is durable. Nothing of it is written until `reopen`, so that it
+        may be cleared again. Of two raises the disk may see one; `then` is the later one's."""
+        self._closed.add(namespace)
         self._below_floor[namespace] = then
         self._clear_below_floors()
+
+    def reopen(self, namespace: str) -> None:
+        """No start will clear it any more."""
+        self._closed.discard(namespace)
 
     def _drop_over_cap(self, entries: Sequence[bytes]) -> None:
         """What a full queue does not take is found again by the next pass."""

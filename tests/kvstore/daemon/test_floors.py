@@ -36,7 +36,7 @@ TOKENS = prompt(NUM_BLOCKS)
 
 
 def disk_is_known_clear(node: StoreProcess) -> bool:
-    """No start will clear it of what lies below a floor; before, a kill costs what came since."""
+    """From now on what is stored goes there."""
     record = json.loads((node.data_dir / "floors.json").read_bytes())
     return not record["on_disk"]
 
@@ -76,6 +76,27 @@ def test_what_is_stored_after_a_raise_is_found_through_the_old_handle_and_surviv
     node.restart()
     with client_of(node) as client, client.kv(NAMESPACE) as store:
         assert hits(store, TOKENS) == len(TOKENS)
+
+
+def test_r31_a_floor_raised_without_the_disk_holds_there_when_it_is_back(
+    store_daemon: StartStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two raises, a start between them: the record goes on naming what the disk may hold."""
+    monkeypatch.setenv("MOONTIDE_STORE_NVME", "256MiB")
+    node = store_daemon()
+    with client_of(node) as client:
+        write_blocks(client, TOKENS)
+        wait_flushed(node, NUM_BLOCKS)
+    monkeypatch.delenv("MOONTIDE_STORE_NVME")
+    for _ in range(2):
+        node.restart()
+        assert "nvme" not in admin_of(node).stats()["tiers"]
+        admin_of(node).post("/v1/floor", {"namespace": DIGEST})
+    monkeypatch.setenv("MOONTIDE_STORE_NVME", "256MiB")
+    node.restart()
+    assert "nvme" in admin_of(node).stats()["tiers"]
+    with client_of(node) as client, client.kv(NAMESPACE) as store:
+        assert hits(store, TOKENS) == 0
 
 
 def test_a_tenant_or_a_revision_is_dropped_by_its_name(store_daemon: StartStore) -> None:
