@@ -40,6 +40,10 @@ class WriteBudget:
         self._refilled_at: float | None = None
         self._seen = 0  # of all bytes written
 
+    @property
+    def is_limited(self) -> bool:
+        return self._rate is not None or self._daily is not None
+
     def observe(self, total_written: int, now: float) -> None:
         """`total_written` only grows; `now` is monotonic seconds."""
         spent, self._seen = total_written - self._seen, total_written

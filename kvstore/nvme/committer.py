@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from .assistant import Assistant
 from .codec import Codec
 from .counters import WriterCounters
 from .doubts import Doubts
@@ -17,7 +18,6 @@ from .log_writer import ClearedItem, Item, RemovedItem, Staged, StoredItem
 from .operations import Clear, Drop, Flush, Operation, Outcome, Write
 from .records import EntryRecord
 from .region import Region
-from .sealer import Sealer
 from .space import Space
 from .storage import DISK_ERRORS
 from .types import NvmeEntry
@@ -60,7 +60,7 @@ class Committer:
         self._doubts = doubts
         self._publish = publish
         self._counters = counters
-        self._sealer = Sealer()
+        self._sealer = Assistant("nvme-sealer")
         self._all_well = True  # since the last flush
 
     def run(self, operations: Sequence[Operation], outcome: Outcome) -> None:
@@ -129,6 +129,7 @@ class Committer:
     def close(self) -> None:
         self.drain()
         self._sealer.close()
+        self._log.close()
 
     def _room_ahead(self, items: Sequence[Item]) -> int:
         """As `Space.make_room`, without waiting where it can be."""

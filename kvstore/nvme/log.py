@@ -85,6 +85,9 @@ class Log:
         """What was staged and not sealed never was."""
         self._upcoming = self.next_sequence
 
+    def close(self) -> None:
+        self._stage.close()
+
 
 def changes_of(records: Sequence[LogRecord]) -> list[Put | Remove]:
     """What a batch's records change in the index, clears aside. Raises Corrupt."""

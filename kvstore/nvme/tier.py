@@ -174,6 +174,8 @@ class NvmeTier:
     def may_write(self, num_bytes: int) -> bool:
         """Whether the write budget allows an entry of `num_bytes` now; asking for another one
         later may help. `write` itself takes whatever it is given."""
+        if not self._budget.is_limited:
+            return True
         self._budget.observe(self._writes.bytes_written, self._clock())
         allowed = self._budget.allows(
             num_bytes,
@@ -192,8 +194,8 @@ class NvmeTier:
         what is being written or dropped, and what failed on the way in or out."""
         pending, doubts = self._hiding.is_pending, self._doubts
         return [
-            location is not None or pending(entry) or entry in doubts
-            for entry, location in zip(entries, self.locate(entries), strict=True)
+            is_held or pending(entry) or entry in doubts
+            for entry, is_held in zip(entries, self.holds(entries), strict=True)
         ]
 
     def read(self, requests: Sequence[ExtentRead], done: ReadDone) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice
 
 from ...keys import EntryId, is_block, shard_of
 from ...nvme import NvmeEntry, NvmeLocation, NvmeSettings, NvmeStats, NvmeTier
@@ -33,6 +33,9 @@ MAX_TOUCHED = 8192
 TOUCHED_AT_ONCE = 512
 GROUPS_AT_ONCE = 1
 POLL_SECONDS = 0.02
+GATHER_SECONDS = 0.002
+"""Entries that come within so long are taken to the disk together: the first of them costs several
+times what each of the others does."""
 
 
 class Tiering:
@@ -137,11 +140,11 @@ class Tiering:
 
     def on_disk(self, entries: Sequence[EntryId]) -> list[EntryId]:
         """Those that lie there or are just being written there."""
-        located = self._tier.locate(entries)
+        held = self._tier.holds(entries)
         return [
             entry
-            for entry, location in zip(entries, located, strict=True)
-            if location is not None or self._demoter.is_writing(entry)
+            for entry, is_held in zip(entries, held, strict=True)
+            if is_held or self._demoter.is_writing(entry)
         ]
 
     def may_return(self, entries: Sequence[EntryId]) -> list[EntryId]:
@@ -231,9 +234,8 @@ class Tiering:
         for entry in entries:
             _note_shard(self._shards, entry.namespace, entry.entry)
         # One that is dropped by now was announced as removed before this.
-        located = self._tier.locate([entry.entry for entry in entries])
-        here = [entry for entry, place in zip(entries, located, strict=True) if place is not None]
-        announce(self._store, "stored", here)
+        held = self._tier.holds([entry.entry for entry in entries])
+        announce(self._store, "stored", list(compress(entries, held)))
 
     def _removed(self, entries: Sequence[NvmeEntry]) -> None:
         self._store.forget_flushed([entry.entry for entry in entries])
@@ -276,7 +278,7 @@ class Tiering:
     def _pump_soon(self) -> None:
         if not self._pump_due:
             self._pump_due = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_later(GATHER_SECONDS, self._pump)
 
     def _pump(self) -> None:
         self._pump_due = False

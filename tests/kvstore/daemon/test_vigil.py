@@ -8,11 +8,12 @@ import socket
 import threading
 
 import pytest
-from ...store_process import StartStore
 
 from moontide.kvstore import connect
 from moontide.kvstore.daemon.turns import Turns
 from moontide.kvstore.daemon.vigil import Vigil
+
+from ...store_process import StartStore
 
 pytestmark = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="on one core nobody looks: nothing to tell apart"

@@ -1,4 +1,4 @@
-"""A thread that makes batches durable while the writer's thread is at the next one."""
+"""A thread that does one thing while the writer's thread goes on with the next."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ Job = Callable[[], bool]
 """False: it failed, and what builds on it must not be done."""
 
 
-class Sealer:
+class Assistant:
     """Does one job at a time, in the order given. After one that fails it takes none until it is
-    drained. Used by one thread."""
+    drained. Used by one thread, and given a name of the system's length (15)."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._job: Job | None = None
         self._failed = False
         self._closing = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="nvme-sealer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether `give` would not wait."""
+        return self._job is None
 
     @property
     def has_failed(self) -> bool:
@@ -60,8 +65,8 @@ class Sealer:
             is_good = False
             try:
                 is_good = job()
-            except Exception:  # boundary of the sealer's thread: the job fails
-                logger.exception("nvme_sealer_failed")
+            except Exception:  # boundary of the thread: the job fails
+                logger.exception("nvme_assistant_failed name=%s", self._thread.name)
             with self._changed:
                 self._failed = not is_good
                 self._job = None
