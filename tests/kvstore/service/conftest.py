@@ -63,26 +63,101 @@ class Witness:
     entered: threading.Event
 
 
+async def echo(call: Call[Body, Query]) -> Answer:
+    return Answer(len(call.body.text), call.query.limit)
+
+
+async def clear(call: Call[Optional, None]) -> Answer:
+    return Answer(int(call.body.dry_run))
+
+
+async def item(call: Call[None, None]) -> Answer:
+    return Answer(len(call.path["name"]))
+
+
+async def fault(call: Call[None, Fault]) -> Answer:
+    errors: dict[str, Callable[[], Exception]] = {
+        "invalid": lambda: InvalidRequest("n=3 exceeds 2; send less"),
+        "conflict": lambda: Conflict("the name is taken"),
+        "busy": lambda: Busy("the queue of 4 is full"),
+        "bug": lambda: ZeroDivisionError("secret detail"),
+    }
+    if call.query.kind in errors:
+        raise errors[call.query.kind]()
+    return Answer(0)
+
+
+async def ping(call: Call[None, None]) -> str:
+    return "ok"
+
+
+async def nothing(call: Call[None, None]) -> Answer:
+    return Answer(0)
+
+
+ROUTES: list[AnyRoute] = [
+    Route(
+        method="POST",
+        path="/v1/echo",
+        handler=echo,
+        summary="Length of a text",
+        request=Body,
+        query=Query,
+        response=Answer,
+    ),
+    Route(
+        method="POST",
+        path="/v1/clear",
+        handler=clear,
+        summary="A body that may be absent",
+        request=Optional,
+        response=Answer,
+    ),
+    Route(
+        method="GET",
+        path="/v1/items/{name}",
+        handler=item,
+        summary="Length of a name",
+        response=Answer,
+    ),
+    Route(
+        method="GET",
+        path="/v1/fault",
+        handler=fault,
+        summary="Fail on demand",
+        query=Fault,
+        response=Answer,
+        errors={409: "Conflict"},
+    ),
+    Route(
+        method="GET",
+        path="/healthz",
+        handler=ping,
+        summary="Liveness",
+        media="text/plain",
+        auth=Auth.OPEN,
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        handler=ping,
+        summary="Metrics",
+        media="text/plain",
+        auth=Auth.LOOPBACK,
+    ),
+    Route(
+        method="GET",
+        path="/v1/models",
+        handler=nothing,
+        summary="Open unless API keys are set",
+        response=Answer,
+        auth=Auth.API_KEY,
+    ),
+]
+
+
 def routes(witness: Witness) -> list[AnyRoute]:
-    async def echo(call: Call[Body, Query]) -> Answer:
-        return Answer(len(call.body.text), call.query.limit)
-
-    async def clear(call: Call[Optional, None]) -> Answer:
-        return Answer(int(call.body.dry_run))
-
-    async def item(call: Call[None, None]) -> Answer:
-        return Answer(len(call.path["name"]))
-
-    async def fault(call: Call[None, Fault]) -> Answer:
-        errors: dict[str, Callable[[], Exception]] = {
-            "invalid": lambda: InvalidRequest("n=3 exceeds 2; send less"),
-            "conflict": lambda: Conflict("the name is taken"),
-            "busy": lambda: Busy("the queue of 4 is full"),
-            "bug": lambda: ZeroDivisionError("secret detail"),
-        }
-        if call.query.kind in errors:
-            raise errors[call.query.kind]()
-        return Answer(0)
+    """ROUTES and two that never end."""
 
     async def wait(call: Call[None, None]) -> Answer:
         witness.entered.set()
@@ -96,74 +171,11 @@ def routes(witness: Witness) -> list[AnyRoute]:
     async def events(call: Call[None, None]) -> object:
         return await send_events(call, _endless(witness), keep_alive_seconds=0.05)
 
-    async def ping(call: Call[None, None]) -> str:
-        return "ok"
-
     return [
-        Route(
-            method="POST",
-            path="/v1/echo",
-            handler=echo,
-            summary="Length of a text",
-            request=Body,
-            query=Query,
-            response=Answer,
-        ),
-        Route(
-            method="POST",
-            path="/v1/clear",
-            handler=clear,
-            summary="A body that may be absent",
-            request=Optional,
-            response=Answer,
-        ),
-        Route(
-            method="GET",
-            path="/v1/items/{name}",
-            handler=item,
-            summary="Length of a name",
-            response=Answer,
-        ),
-        Route(
-            method="GET",
-            path="/v1/fault",
-            handler=fault,
-            summary="Fail on demand",
-            query=Fault,
-            response=Answer,
-            errors={409: "Conflict"},
-        ),
+        *ROUTES,
         Route(method="GET", path="/v1/wait", handler=wait, summary="Never ends", response=Answer),
         Route(method="GET", path="/v1/events", handler=events, summary="Stream", stream=Answer),
-        Route(
-            method="GET",
-            path="/healthz",
-            handler=ping,
-            summary="Liveness",
-            media="text/plain",
-            auth=Auth.OPEN,
-        ),
-        Route(
-            method="GET",
-            path="/metrics",
-            handler=ping,
-            summary="Metrics",
-            media="text/plain",
-            auth=Auth.LOOPBACK,
-        ),
-        Route(
-            method="GET",
-            path="/v1/models",
-            handler=item_list,
-            summary="Open unless API keys are set",
-            response=Answer,
-            auth=Auth.API_KEY,
-        ),
     ]
-
-
-async def item_list(call: Call[None, None]) -> Answer:
-    return Answer(0)
 
 
 async def _endless(witness: Witness) -> AsyncIterator[ServerEvent]:
