@@ -63,6 +63,7 @@ class DataServer:
         self._memory = Budget(connection_bytes, "requests and replies under way")
         self._acceptors: list[Acceptor] = []
         self._swept = time.monotonic()
+        store.count_suspended(_suspended_seconds())
         store.beat(self._swept)
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
@@ -128,6 +129,7 @@ class DataServer:
 
     def _tick(self) -> None:
         self._store.beat(time.monotonic())
+        self._store.count_suspended(_suspended_seconds())
         more = self._store.expire(time.monotonic())
         if self._tiering is not None:
             self._tiering.tick(time.monotonic())
@@ -157,3 +159,8 @@ def _refuse(connection: socket.socket, limit: int) -> None:
         failure = wire.Failure(error.code, str(error))
         connection.send(wire.encode_frame(failure, 0, version=wire.OLDEST_VERSION))
         connection.shutdown(socket.SHUT_WR)
+
+
+def _suspended_seconds() -> float:
+    """So long the machine has slept since its boot."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()

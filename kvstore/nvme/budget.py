@@ -21,13 +21,17 @@ class DayCount(NamedTuple):
     num_bytes: int = 0
 
     def plus(self, num_bytes: int, day: int) -> DayCount:
-        """A clock that was set back goes on with the day that had begun."""
-        if day > self.day:
-            return DayCount(day, num_bytes)
-        return DayCount(self.day, self.num_bytes + num_bytes)
+        """A clock that was set back goes on with the day that had begun; one that was set back by
+        more than a day was wrong before, and a new count begins."""
+        if self._holds(day):
+            return DayCount(self.day, self.num_bytes + num_bytes)
+        return DayCount(day, num_bytes)
 
     def on(self, day: int) -> int:
-        return self.num_bytes if day <= self.day else 0
+        return self.num_bytes if self._holds(day) else 0
+
+    def _holds(self, day: int) -> bool:
+        return self.day - 1 <= day <= self.day
 
 
 class WriteBudget:

@@ -77,6 +77,11 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         is_swept = not self._floors.sweep()
         return self._entries.expire(now) or not is_swept
 
+    def count_suspended(self, seconds: float) -> None:
+        """So long the machine slept until now, in all: entries' times to live count it. Tickets do
+        not, since clients' clocks stood still with ours."""
+        self._entries.expiry.suspended = seconds
+
     def report_corrupt(self, slot: int, generation: int) -> bool:
         """Recomputes the checksums of a committed entry and drops it when they differ (True)."""
         state = self._catalog.find(slot, generation)

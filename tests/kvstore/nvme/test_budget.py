@@ -67,6 +67,12 @@ def test_the_count_of_a_day_begins_anew_and_a_clock_set_back_does_not_renew_it()
     assert count.plus(1, 20_001) == DayCount(20_001, 1)
 
 
+def test_a_clock_that_was_far_ahead_does_not_use_up_the_days_until_then() -> None:
+    ahead = DayCount().plus(10, 20_000).plus(5, 47_000)
+    assert ahead.on(20_000) == 0
+    assert ahead.plus(1, 20_000) == DayCount(20_000, 1)
+
+
 def test_no_limit_allows_everything() -> None:
     budget = WriteBudget(bytes_per_second=None, bytes_per_day=None)
     budget.observe(1 << 50, 0.0)

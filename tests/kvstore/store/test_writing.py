@@ -229,6 +229,23 @@ def test_entry_ends_with_its_time_to_live(node: Node) -> None:
     assert node.get(owner, "long") == b"y"
 
 
+def test_a_time_to_live_goes_on_while_the_machine_sleeps_and_a_ticket_s_does_not(
+    node: Node,
+) -> None:
+    owner = node.connect()
+    node.store.count_suspended(3600.0)  # before
+    node.put(owner, "short", b"x", ttl_s=2.0)
+    node.put(owner, "long", b"x", ttl_s=20.0)
+    ticket = node.pin(owner, "long", 5.0)
+    assert node.has("short", "long") == [True, True]
+    node.store.count_suspended(3610.0)
+    assert node.has("short", "long") == [False, True]
+    node.store.expire(node.now)
+    node.store.unpin(owner, ticket)
+    node.now += 10
+    assert node.has("long") == [False]
+
+
 BAD_CALLS: dict[str, tuple[dict[str, object], str]] = {
     "sizes": ({"sizes": [1, 2]}, "1 entries with 2 sizes"),
     "negative size": ({"sizes": [-1]}, "-1 bytes"),
