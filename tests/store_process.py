@@ -106,6 +106,15 @@ class StoreProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP: connections stay open, nothing is answered."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """kill -9, and wait for the end."""
         if self._process is not None:

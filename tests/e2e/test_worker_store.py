@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -147,8 +146,7 @@ def test_r21_a_stopped_daemon_delays_a_few_requests_a_little(
     process, store = worker
     process.complete(prompt(80))
     process.wait_for(is_idle)
-    store.signal(signal.SIGSTOP)
-    try:
+    with store.stopped():
         waits = []
         for seed in range(1, 13):
             started = time.monotonic()
@@ -156,8 +154,6 @@ def test_r21_a_stopped_daemon_delays_a_few_requests_a_little(
             waits.append(time.monotonic() - started)
         assert max(waits) < 5
         assert sorted(waits)[len(waits) // 2] < 0.2
-    finally:
-        store.signal(signal.SIGCONT)
     deadline = time.monotonic() + 10
     while not hits(process):
         assert time.monotonic() < deadline

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -242,8 +241,7 @@ def test_r21_the_loop_goes_on_while_the_daemon_does_not(store_daemon: StartStore
         hit = await kv.lookup(TOKENS)
         buffers = buffers_for(kv, [0], 6)
         await kv.load(hit.ticket, [0], buffers)  # maps the segment
-        daemon.signal(signal.SIGSTOP)
-        try:
+        with daemon.stopped():
             started = time.monotonic()
             async with ticking(10):
                 outcomes: list[object] = await asyncio.gather(
@@ -253,8 +251,6 @@ def test_r21_the_loop_goes_on_while_the_daemon_does_not(store_daemon: StartStore
             assert all(isinstance(each, StoreTimeout | StoreUnavailable) for each in outcomes)
             loaded: JobResult = await kv.load(hit.ticket, [0], buffers)  # needs no daemon
             assert loaded.status is JobStatus.DONE
-        finally:
-            daemon.signal(signal.SIGCONT)
         daemon.kill()
         with pytest.raises(StoreUnavailable):
             await kv.lookup(TOKENS, timeout_s=0.3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import signal
 import time
 from collections.abc import Awaitable, Callable
 
@@ -90,14 +89,11 @@ def test_r21_waiting_for_a_thread_counts(store_daemon: StartStore) -> None:
     daemon = store_daemon()
 
     async def work(client: AsyncClient) -> None:
-        daemon.signal(signal.SIGSTOP)
         started = time.monotonic()
-        try:
+        with daemon.stopped():
             outcomes = await asyncio.gather(
                 *(client.get("key", timeout_s=0.3) for _ in range(20)), return_exceptions=True
             )
-        finally:
-            daemon.signal(signal.SIGCONT)
         assert all(isinstance(error, StoreTimeout | StoreUnavailable) for error in outcomes)
         assert time.monotonic() - started < 0.3 * 1.1 + 0.3
 
@@ -111,13 +107,10 @@ def test_too_many_waiting_calls_are_refused(
     daemon = store_daemon()
 
     async def work(client: AsyncClient) -> None:
-        daemon.signal(signal.SIGSTOP)  # none of them ends meanwhile
-        try:
+        with daemon.stopped():  # none of them ends meanwhile
             outcomes = await asyncio.gather(
                 *(client.get("key", timeout_s=0.3) for _ in range(20)), return_exceptions=True
             )
-        finally:
-            daemon.signal(signal.SIGCONT)
         refused = [outcome for outcome in outcomes if isinstance(outcome, Busy)]
         assert len(refused) == 12
         assert await client.get("key") is None
@@ -134,15 +127,12 @@ def test_r17_cancelled_calls_do_not_count_against_the_limit(
 
     async def work(client: AsyncClient) -> None:
         for _ in range(3):
-            daemon.signal(signal.SIGSTOP)
-            try:
+            with daemon.stopped():
                 calls = [asyncio.ensure_future(client.get("key", timeout_s=0.2)) for _ in range(8)]
                 await asyncio.sleep(0)  # let them begin
                 for call in calls:
                     call.cancel()
                 await asyncio.gather(*calls, return_exceptions=True)
-            finally:
-                daemon.signal(signal.SIGCONT)
             deadline = time.monotonic() + SECONDS
             while True:
                 try:

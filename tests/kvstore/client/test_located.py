@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Iterator
 
@@ -155,14 +154,11 @@ def test_r21_a_stopped_daemon_is_asked_and_does_not_answer(store_daemon: StartSt
     with client_of(daemon) as client:
         client.put("key", b"value")
         warm(client, "key")
-        daemon.signal(signal.SIGSTOP)
-        try:
+        with daemon.stopped():
             wait_until_asked(client, "key")
             for read in (client.get, client.exists, client.size):
                 with pytest.raises((StoreTimeout, StoreUnavailable)):
                     read("key", timeout_s=0.1)
-        finally:
-            daemon.signal(signal.SIGCONT)
         wait_until(lambda: client.get("key") == b"value")
 
 

@@ -79,8 +79,7 @@ def test_r21_calls_end_at_their_deadline_when_the_daemon_is_stopped(
     with client_of(daemon, transport) as client:
         client.put("key", b"value")
         kv = client.kv(NAMESPACE)
-        daemon.signal(signal.SIGSTOP)
-        try:
+        with daemon.stopped():
             for name, call in calls(client).items():
                 if transport == "unix" or name != "kv":
                     error, seconds = timed(call)
@@ -89,8 +88,6 @@ def test_r21_calls_end_at_their_deadline_when_the_daemon_is_stopped(
             error, seconds = timed(lambda: kv.lookup(range(64), timeout_s=LIMIT_SECONDS))
             assert error is not None
             assert seconds <= LATEST_SECONDS
-        finally:
-            daemon.signal(signal.SIGCONT)
         assert client.get("key", timeout_s=SECONDS) == b"value"
         write_prompt(kv, range(64))
         assert check_prompt(kv, range(64)) == 64
@@ -112,8 +109,7 @@ def test_r21_jobs_end_at_their_deadline_when_the_daemon_is_stopped(
         buffers = [[bytearray(kv.layer_bytes(0)) for _ in range(4)]]
         store = kv.begin_store(range(1000, 1064), deadline_s=SECONDS)
         wait_until(lambda: store.statuses)
-        daemon.signal(signal.SIGSTOP)
-        try:
+        with daemon.stopped():
             submitted = time.monotonic()
             jobs = {
                 kv.submit_lookup(tokens, deadline_s=LIMIT_SECONDS): "lookup",
@@ -130,8 +126,6 @@ def test_r21_jobs_end_at_their_deadline_when_the_daemon_is_stopped(
 
             assert time.monotonic() - submitted < 0.1  # submitting did not block
             wait_until(take)
-        finally:
-            daemon.signal(signal.SIGCONT)
         for job, name in jobs.items():
             result, seconds = results[job]
             assert result.status in (JobStatus.TIMED_OUT, JobStatus.FAILED), (name, result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,8 +171,7 @@ def test_r21_r09_a_stopped_peer_costs_the_deadline_and_no_more(
         stream.layer(0, content[0])
         buffers = buffers_for(reader, range(4), 6)
         assert reader.load(hit.ticket, [0], buffers[:1]).status is JobStatus.DONE
-        nodes[0].signal(signal.SIGSTOP)
-        try:
+        with nodes[0].stopped():
             started = time.monotonic()
             job = reader.submit_load(hit.ticket, range(4), buffers, deadline_s=0.5)
             assert reader.lookup([*here, *range(5)], timeout_s=2.0).num_tokens == 96
@@ -185,8 +183,6 @@ def test_r21_r09_a_stopped_peer_costs_the_deadline_and_no_more(
             late = reader.submit_lookup(next(PROMPTS), deadline_s=0.5)
             assert result_of(reader, late).status is JobStatus.DONE  # what is here: nothing
             assert time.monotonic() - started < 0.55 + 0.3
-        finally:
-            nodes[0].signal(signal.SIGCONT)
         for layer in (1, 2, 3):
             stream.layer(layer, content[layer])
     reader.release(hit.ticket)

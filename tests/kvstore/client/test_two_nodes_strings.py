@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,14 +90,11 @@ def test_r21_a_stopped_peer_costs_a_get_its_deadline_and_no_more(
     nodes: list[StoreProcess], reading_client: StoreClient
 ) -> None:
     reading_client.put("here", b"here")
-    nodes[0].signal(signal.SIGSTOP)
-    try:
+    with nodes[0].stopped():
         started = time.monotonic()
         for key, value in (("here", b"here"), ("nowhere", None)):
             with contextlib.suppress(StoreTimeout):
                 assert reading_client.get(key, timeout_s=0.5) == value
         assert time.monotonic() - started < 2 * 0.55 + 0.3
         assert reading_client.get("here") == b"here"
-    finally:
-        nodes[0].signal(signal.SIGCONT)
     reading_client.remove("here")

@@ -150,12 +150,15 @@ def test_requests_are_answered_in_order_and_refusals_keep_the_frame(stack: ExitS
     assert exactly(sock, 5) == b"land\0"
 
 
+def challenge_from(sock: socket.socket) -> wire.Challenge:
+    body = exactly(sock, next_header(sock).length)
+    return wire.decode_body(Kind.CHALLENGE, body, wire.Challenge)
+
+
 def test_versions_without_overlap_are_refused_by_name(stack: ExitStack) -> None:
     server = stack.enter_context(serving(registry()))
     sock = stack.enter_context(socket.create_connection(server.address, SOON))
-    challenge = wire.decode_body(
-        Kind.CHALLENGE, exactly(sock, next_header(sock).length), wire.Challenge
-    )
+    challenge = challenge_from(sock)
     hello = wire.Hello(2, 3, "new/1/00", PEER, bytes(32), b"")
     proof = wire.client_proof(TOKEN, challenge, hello)
     sock.sendall(wire.encode_body(wire.Hello(2, 3, "new/1/00", PEER, bytes(32), proof)))
@@ -168,9 +171,7 @@ def test_versions_without_overlap_are_refused_by_name(stack: ExitStack) -> None:
 def test_a_recorded_handshake_cannot_be_played_again(stack: ExitStack) -> None:
     server = stack.enter_context(serving(registry()))
     sock = stack.enter_context(socket.create_connection(server.address, SOON))
-    challenge = wire.decode_body(
-        Kind.CHALLENGE, exactly(sock, next_header(sock).length), wire.Challenge
-    )
+    challenge = challenge_from(sock)
     unproven = wire.Hello(1, 1, "a/1/00", PEER, bytes(32), b"")
     proof = wire.client_proof(TOKEN, challenge, unproven)
     recorded = wire.encode_body(wire.Hello(1, 1, "a/1/00", PEER, bytes(32), proof))

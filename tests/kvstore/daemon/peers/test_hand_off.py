@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from moontide.kvstore import BlockKey, BlockStore, JobResult, JobStatus, Shard
+from moontide.kvstore import BlockKey, BlockStore, JobResult, JobStatus, PrefixHit, Shard
 
 from ....store_process import StoreProcess
 from ....waiting import wait_until
@@ -39,6 +39,20 @@ def fetched(
     return result_of(kv, job)
 
 
+def check_layers_arrive(
+    first: BlockStore, second: BlockStore, tokens: range, hit: PrefixHit
+) -> None:
+    """Each as soon as the first node has written it."""
+    content = layers_of(first, first.keys(tokens))
+    with first.writer(tokens, timeout_s=SECONDS) as writer:
+        for layer in range(4):
+            writer.layer(layer, content[layer])
+            buffers = buffers_for(second, [layer], 6)
+            job = second.submit_load(hit.ticket, [layer], buffers, deadline_s=SECONDS)
+            assert result_of(second, job).status is JobStatus.DONE
+            assert buffers[0] == content[layer]
+
+
 def test_layers_arrive_while_their_writer_still_writes(
     nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
 ) -> None:
@@ -47,15 +61,7 @@ def test_layers_arrive_while_their_writer_still_writes(
     assert result.hit is not None
     assert len(result.hit.blocks) == 6
     assert set(result.hit.transports) == {"tcp"}
-    keys = first.keys(tokens)
-    content = layers_of(first, keys)
-    with first.writer(tokens, timeout_s=SECONDS) as writer:
-        for layer in range(4):
-            writer.layer(layer, content[layer])
-            buffers = buffers_for(second, [layer], 6)
-            job = second.submit_load(result.hit.ticket, [layer], buffers, deadline_s=SECONDS)
-            assert result_of(second, job).status is JobStatus.DONE
-            assert buffers[0] == content[layer]
+    check_layers_arrive(first, second, tokens, result.hit)
     second.release(result.hit.ticket)
 
 
@@ -128,14 +134,7 @@ def test_layers_arrive_while_their_store_waits_for_the_same_blocks(
     result = fetched(second, tokens, nodes[0].instance)
     assert crosswise.hit is not None
     assert result.hit is not None
-    content = layers_of(first, first.keys(tokens))
-    with first.writer(tokens, timeout_s=SECONDS) as writer:
-        for layer in range(4):
-            writer.layer(layer, content[layer])
-            buffers = buffers_for(second, [layer], 6)
-            job = second.submit_load(result.hit.ticket, [layer], buffers, deadline_s=SECONDS)
-            assert result_of(second, job).status is JobStatus.DONE
-            assert buffers[0] == content[layer]
+    check_layers_arrive(first, second, tokens, result.hit)
     first.release(crosswise.hit.ticket)
     second.release(result.hit.ticket)
 

@@ -4,7 +4,6 @@ and nothing left behind."""
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,8 +87,7 @@ def test_r52_r57_a_stopped_peer_costs_one_bounded_wait_and_comes_back(
     write_at(pair[0], TOKENS, MORE)
     with reader_of(pair[1]) as (client, kv):
         wait_until(lambda: is_known(kv, MORE))
-        pair[0].signal(signal.SIGSTOP)
-        try:
+        with pair[0].stopped():
             begin = time.monotonic()
             kv.lookup(TOKENS)
             assert time.monotonic() - begin < 2.0
@@ -100,8 +98,6 @@ def test_r52_r57_a_stopped_peer_costs_one_bounded_wait_and_comes_back(
             for _ in range(10):
                 kv.lookup(TOKENS)
             assert (time.monotonic() - begin) / 10 < 0.05
-        finally:
-            pair[0].signal(signal.SIGCONT)
         wait_until(lambda: client.stats()["peers"]["up"] == ["node-a"])
         wait_until(lambda: kv.lookup(MORE).num_tokens == len(MORE))
         assert check_prompt(kv, MORE) == len(MORE)
