@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from moontide.kvstore.keys import BlockKey, Namespace, block_keys
 from moontide.kvstore.layout import Group, KVLayout
+
+from ..byte_tokenizer import byte_tokenizer
 
 TOKEN = "cluster-token-for-tests"
 MODEL = "tiny"
@@ -27,12 +29,7 @@ TEMPLATE = (
 @functools.cache
 def tokenizer() -> Tokenizer:
     """One token a byte, and the two special tokens of the template."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken("<|im_start|>"), AddedToken("<|im_end|>")])
-    return made
+    return byte_tokenizer("<|im_start|>", "<|im_end|>")
 
 
 def keys_of(token_ids: Sequence[int]) -> list[BlockKey]:

@@ -176,14 +176,6 @@ MakeBench = Callable[..., Bench]
 NewKv = Callable[[], KvJobs]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def model(tiny_model_dir: Path) -> LoadedModel:
     return load_model(str(tiny_model_dir))

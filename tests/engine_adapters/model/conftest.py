@@ -1,36 +1,19 @@
-"""One thread, a byte tokenizer, and tiny models shared by the tests here."""
+"""Tiny models shared by the tests here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from moontide.engine_adapters.builtin.model import LoadedModel, load_model
 
+from ...byte_tokenizer import byte_tokenizer as new_byte_tokenizer
 from .tiny_models import MakeReference, Reference, random_tokens, save_random
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
 def byte_tokenizer() -> Tokenizer:
-    """One token a byte, then <s> and </s>."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {character: index for index, character in enumerate(alphabet)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<s>"), AddedToken("</s>")])
-    return tokenizer
+    return new_byte_tokenizer("<s>", "</s>")
 
 
 @pytest.fixture(scope="session")
