@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from ..keys import block_key_of, shard_of
 from ..layout import DTYPE_BYTES, Shard
-from ..slots import HEAD, PLACE, SlotState
+from ..slots import HEAD, LENGTH, WORDS, SlotState
 from .catalog import DEAD, FLUSHED, RETIRED, STRINGS, VOLATILE
 from .event_log import Holding
-from .eviction import OUT
 from .parts import StoreParts
+
+MAX_COLDEST = 1 << 15
+"""Entries of an arena that are looked at for being cold and not copied: milliseconds' work."""
 
 
 class Demotable(NamedTuple):
@@ -80,26 +83,24 @@ class StoreDemoting(StoreParts):
         ]
 
     def unflushed_of_coldest(self, ratio: float, limit: int) -> list[Demotable]:
-        """Of that share of each arena's entries that it would evict first, those that no colder
-        tier holds, also if it did once. By columns, in the order of the policies' worth."""
+        """Of what each arena would evict first, up to this share of its bytes or MAX_COLDEST
+        entries, those that no colder tier holds, also if it did once; coldest first."""
         catalog, pool = self._catalog, self._pool
-        rows = catalog.table.rows()
-        queued = np.frombuffer(catalog.links.queue, np.uint8) != OUT
-        slots = np.flatnonzero((rows[:, HEAD] & 0xFF == SlotState.COMMITTED) & queued)
-        places = rows[slots, PLACE] >> 32
-        flags = np.frombuffer(catalog.flags, np.uint8)
-        found: list[Demotable] = []
+        flags, words = catalog.flags, catalog.words
+        found: list[int] = []
         for arena in (pool.daemon, *pool.arenas.values()):
-            owned = [segment.index for segment in pool.segments if segment.arena is arena]
-            mine = slots[np.isin(places, owned)]
-            order = np.argsort(arena.policy.worth(mine), kind="stable")
-            coldest = mine[order[: int(ratio * len(mine))]]
-            unflushed = coldest[flags[coldest] & (VOLATILE | FLUSHED) == 0]
-            found += [
-                Demotable(slot, catalog.generation(slot), self._parent_key(slot))
-                for slot in unflushed[: limit - len(found)].tolist()
-            ]
-        return found
+            used = [each.allocator.used_bytes for each in pool.segments if each.arena is arena]
+            left = ratio * sum(used)
+            for slot in islice(arena.policy, MAX_COLDEST):
+                if not flags[slot] & (VOLATILE | FLUSHED):
+                    found.append(slot)
+                left -= words[slot * WORDS + LENGTH]
+                if left <= 0:
+                    break
+        return [
+            Demotable(slot, catalog.generation(slot), self._parent_key(slot))
+            for slot in found[:limit]
+        ]
 
     def hold(self, slot: int, generation: int) -> Held | None:
         """Keeps the entry's bytes for a copy, without counting as use. None when there is nothing

@@ -4,6 +4,9 @@ In this order: the writer's own segments; a free segment; the coldest segment of
 that is colder than its own coldest entry (a live client's is asked back, not taken; where a colder
 tier gets entries late, one that it has whole first); its own coldest entries, one by one; the
 cheapest window of its entries.
+
+The daemon itself may write everywhere. What it brings from elsewhere goes where the coldest entry
+of all was: so the tier stays one order of eviction, and segments hardly change hands.
 """
 
 from __future__ import annotations
@@ -82,18 +85,28 @@ class Placement:
         no room."""
         if self._take_segment(arena, now):
             return arena.allocate(num_bytes)
-        place = self._evict_coldest(arena, num_bytes)
+        place = self._evict_coldest(arena, num_bytes, heir=arena)
         if place is None:
             place = self._evict_window(arena, num_bytes, now)
         return place
 
+    def make_room_anywhere(self, num_bytes: int, now: float) -> Place | None:
+        """As `make_room`, in whosever segment the coldest entry of all lies."""
+        daemon = self._pool.daemon
+        arena = self._coldest_arena()
+        if arena is not None and arena is not daemon and arena.segments:
+            place = self._evict_coldest(arena, num_bytes, heir=daemon)
+            if place is not None:
+                return place
+        return self.make_room(daemon, num_bytes, now)
+
     def free_slot(self) -> bool:
         """Evicts the coldest entry of all, for its slot. False when none can go."""
-        victims = [(arena, victim) for arena in self._arenas() if (victim := self._victim(arena))]
-        if len(victims) > 1:
-            victims.sort(key=lambda place: place[0].policy.worth(np.array([place[1]]))[0])
-        self._entries.evict([victim for _, victim in victims[:1]])
-        return bool(victims)
+        arena = self._coldest_arena()
+        if arena is None:
+            return False
+        self._entries.evict([self._victim(arena)])
+        return True
 
     def free_slots(self, count: int) -> int:
         """Evicts the coldest entries of all, for their slots, at most `count`. How many went."""
@@ -212,6 +225,13 @@ class Placement:
     def _arenas(self) -> list[Arena]:
         return [self._pool.daemon, *self._pool.arenas.values()]
 
+    def _coldest_arena(self) -> Arena | None:
+        """Whose next victim is worth least of all writers' next ones."""
+        coldest = [(arena, slot) for arena in self._arenas() if (slot := self._first(arena))]
+        if len(coldest) > 1:
+            coldest.sort(key=lambda place: place[0].policy.worth(np.array([place[1]]))[0])
+        return coldest[0][0] if coldest else None
+
     # -- single entries -----------------------------------------------------------------
 
     def _victim(self, arena: Arena) -> int:
@@ -251,9 +271,10 @@ class Placement:
         looked_at = islice(arena.policy, MAX_GUARDED)
         return next((slot for slot in looked_at if not self._catalog.is_guarded(slot)), NO_SLOT)
 
-    def _evict_coldest(self, arena: Arena, num_bytes: int) -> Place | None:
-        """Evicts no more bytes than are asked for, unless one victim makes room alone: scattered
-        ones may never make a fit, and surely not a few that are much smaller."""
+    def _evict_coldest(self, arena: Arena, num_bytes: int, *, heir: Arena) -> Place | None:
+        """Evicts of an arena no more bytes than are asked for, unless one victim makes room alone:
+        scattered ones may never make a fit, and surely not a few that are much smaller. `heir` gets
+        a segment that becomes empty."""
         wanted = missing = occupied_bytes(num_bytes)
         for _ in range(MAX_SCATTERED_VICTIMS):
             victim = self._victim(arena)
@@ -265,15 +286,15 @@ class Placement:
             missing -= taken
             segment = self._pool.segments[self._entries.segment_of(victim)]
             self._entries.evict([victim])
-            place = self._place_in(arena, segment, num_bytes)
+            place = self._place_in(segment, num_bytes, heir=heir)
             if place is not None:
                 return place
         return None
 
-    def _place_in(self, arena: Arena, segment: PoolSegment, num_bytes: int) -> Place | None:
+    def _place_in(self, segment: PoolSegment, num_bytes: int, *, heir: Arena) -> Place | None:
         if segment.holder is Holder.FREE:  # it held only what was evicted
-            return arena.allocate(num_bytes) if self._pool.attach_free(arena) else None
-        if segment not in arena.segments:
+            return heir.allocate(num_bytes) if self._pool.attach_free(heir) else None
+        if segment.holder is Holder.ORPHANED:
             return None
         offset = segment.allocate(num_bytes)
         return None if offset is None else (segment.index, offset)
@@ -289,6 +310,6 @@ class Placement:
             segment, window = found
             self._entries.evict(window.slots[:MAX_VICTIMS])
             if len(window.slots) <= MAX_VICTIMS:
-                return self._place_in(arena, segment, num_bytes)
+                return self._place_in(segment, num_bytes, heir=arena)
         self._refused = (arena, now, num_bytes)
         return None

@@ -126,7 +126,10 @@ class Reservations:
         client, occupied = batch.owner.client, occupied_bytes(wanted.num_bytes)
         if not self._shares.admits(client, occupied):
             return self._refuse(batch, self._refusals.beyond_share(client, wanted.num_bytes))
-        space = self._room.take(writers, wanted.num_bytes, now)
+        if batch.origin is None:
+            space = self._room.take(writers, wanted.num_bytes, now)
+        else:
+            space = self._room.take_for_copy(wanted.num_bytes, now)
         if space is None:
             return self._refuse(batch, self._refusals.no_room(wanted.num_bytes))
         generation = self._room.enter(batch, wanted, space, now)

@@ -76,6 +76,17 @@ class Room:
                 return self._with_slot(place, num_bytes, self._catalog.take_slot)
         return None
 
+    def take_for_copy(self, num_bytes: int, now: float) -> Space | None:
+        """For what lies elsewhere, too: in the segments of all writers, so that all of the tier is
+        one order of eviction to it."""
+        placement = self._placement
+        place = placement.find_free(self._pool.daemon, num_bytes)
+        if place is None:
+            place = placement.make_room_anywhere(num_bytes, now)
+        if place is None:
+            return None
+        return self._with_slot(place, num_bytes, self._catalog.take_slot)
+
     def take_granted(self, arena: Arena, num_bytes: int, now: float) -> Space | None:
         """For a run: only in the client's arena. None, too, while the daemon's has free memory: the
         next entries go there."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from moontide.kvstore.errors import InvalidRequest
-from moontide.kvstore.store import Revocation
-from moontide.kvstore.types import PutStatus, ReserveStatus
+from moontide.kvstore.keys import string_entry_id
+from moontide.kvstore.store import FILL_OWNER, Origin, Revocation
+from moontide.kvstore.types import PutStatus, ReserveStatus, Tier
 from moontide.transfer.types import Instance
 
 from .conftest import SEGMENT_BYTES, MakeNode, Node
@@ -99,6 +100,24 @@ def test_colder_client_is_asked_for_a_segment(node: Node) -> None:
     assert (spilled.writable, node.has("a0")) == (False, [True])  # the daemon had room for it
     reserved = node.reserve(second, "e", HALF, shared_memory=True)
     assert (reserved.writable, reserved.segment) == (True, asked.segment)
+
+
+def test_a_fill_takes_the_place_of_what_is_coldest_of_all(node: Node) -> None:
+    segments_of(node, node.connect(A), 14, "a")
+    node.now += 10
+    other = node.connect(B)
+    for key in ("b0", "b1"):
+        node.put(other, key, bytes(HALF))
+    (fill,) = node.store.reserve_entry_fill(
+        FILL_OWNER,
+        [string_entry_id("fill")],
+        [HALF],
+        origin=Origin(Tier.NVME, "file"),
+        now=node.now,
+    )
+    assert (fill.status, fill.writable) == (ReserveStatus.RESERVED, False)
+    assert node.has("a0", "a1", "b0", "b1") == [False, True, True, True]
+    assert node.store.take_revocations(node.now) == []
 
 
 def test_hotter_client_is_left_alone(node: Node) -> None:
