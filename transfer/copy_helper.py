@@ -21,8 +21,11 @@ from .copying import Bytes, copy, copy_and_checksum, flat_pair
 
 LEAST_SHARED_BYTES = 4 << 20
 """Waking the other costs some 50 µs."""
+LEAST_MEAN_BYTES = 256 << 10
+"""Of the values of a batch. With smaller ones two threads wait for the interpreter's lock too
+often: 32 of 128 KiB took twice as long as by one."""
 PIECE_BYTES = 2 << 20
-"""Of one value. Smaller ones pass the interpreter's lock to and fro more often."""
+"""Of one large value."""
 _RUNNING = re.compile(rb"\S+ \S+ \S+ (\d+)/")
 """In /proc/loadavg: how many threads run or want to, this one among them."""
 
@@ -63,11 +66,12 @@ class CopyHelper:
         self._closed = False
 
     def share(self, act: Callable[[int], None], count: int, num_bytes: int) -> None:
-        """Calls `act(index)` for every index below `count`, on two threads when `num_bytes` are
-        many and a core is free or becomes so. Raises what `act` raised first, once no call runs
-        any more."""
+        """Calls `act(index)` for every index below `count`, on two threads when they copy many
+        bytes, `num_bytes`, and a core is free or becomes so. Raises what `act` raised first, once
+        no call runs any more."""
         indices = iter(range(count))
-        last = count - 1 if num_bytes >= LEAST_SHARED_BYTES else 0
+        is_shared = num_bytes >= max(LEAST_SHARED_BYTES, count * LEAST_MEAN_BYTES)
+        last = count - 1 if is_shared else 0
         for index in indices:
             if index < last and not index & (index - 1) and self._take():  # before 0, 1, 2, 4, 8 …
                 self._run_beside(_Shared(act, chain((index,), indices)))

@@ -13,7 +13,14 @@ from collections.abc import Iterator
 import pytest
 
 from moontide.transfer import CopyHelper, checksum
-from moontide.transfer.copy_helper import LEAST_SHARED_BYTES, PIECE_BYTES, Cores
+from moontide.transfer.copy_helper import (
+    LEAST_MEAN_BYTES,
+    LEAST_SHARED_BYTES,
+    PIECE_BYTES,
+    Cores,
+)
+
+MANY_BYTES = 1 << 30
 
 
 @pytest.fixture
@@ -23,7 +30,7 @@ def helper() -> Iterator[CopyHelper]:
     helper.close()
 
 
-@pytest.mark.parametrize("num_bytes", [0, LEAST_SHARED_BYTES])
+@pytest.mark.parametrize("num_bytes", [0, MANY_BYTES])
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
 def test_every_index_is_acted_on_once(helper: CopyHelper, num_bytes: int, count: int) -> None:
     acted: list[int] = []
@@ -40,8 +47,8 @@ def test_what_an_act_raises_first_is_raised_when_all_have_ended(helper: CopyHelp
         running.release()
 
     with pytest.raises(ValueError, match="three"):
-        helper.share(act, 1000, LEAST_SHARED_BYTES)
-    helper.share(lambda index: running.release(), 10, LEAST_SHARED_BYTES)  # goes on serving
+        helper.share(act, 1000, MANY_BYTES)
+    helper.share(lambda index: running.release(), 10, MANY_BYTES)  # goes on serving
 
 
 def test_others_act_alone_while_it_serves_one(helper: CopyHelper) -> None:
@@ -50,12 +57,11 @@ def test_others_act_alone_while_it_serves_one(helper: CopyHelper) -> None:
 
     def act(index: int) -> None:
         inner: list[int] = []
-        helper.share(inner.append, 5, LEAST_SHARED_BYTES)
+        helper.share(inner.append, 5, MANY_BYTES)
         sums[index] = sum(inner)
 
     threads = [
-        threading.Thread(target=helper.share, args=(act, len(sums), LEAST_SHARED_BYTES))
-        for _ in range(3)
+        threading.Thread(target=helper.share, args=(act, len(sums), MANY_BYTES)) for _ in range(3)
     ]
     for thread in threads:
         thread.start()
@@ -94,7 +100,7 @@ def test_the_other_thread_joins_when_a_core_becomes_free() -> None:
         if index in (4, 5):
             both.wait()
 
-    helper.share(act, 6, LEAST_SHARED_BYTES)
+    helper.share(act, 6, MANY_BYTES)
     assert threads[:4] == [threading.get_ident()] * 4
     assert len(set(threads[4:])) == 2
     assert not answers
@@ -103,12 +109,12 @@ def test_the_other_thread_joins_when_a_core_becomes_free() -> None:
 
 def test_after_close_callers_act_alone() -> None:
     helper = CopyHelper(is_worthwhile=lambda: True)
-    helper.share(lambda index: None, 2, LEAST_SHARED_BYTES)
+    helper.share(lambda index: None, 2, MANY_BYTES)
     helper.close()
     helper.close()
     before = threading.active_count()
     acted: list[int] = []
-    helper.share(acted.append, 5, LEAST_SHARED_BYTES)
+    helper.share(acted.append, 5, MANY_BYTES)
     assert acted == [0, 1, 2, 3, 4]
     assert threading.active_count() == before
 
@@ -129,11 +135,22 @@ def test_a_machine_whose_cores_all_have_work_is_busy() -> None:
             process.wait()
 
 
+@pytest.mark.parametrize(
+    ("count", "num_bytes"), [(9, LEAST_SHARED_BYTES - 1), (99, 99 * LEAST_MEAN_BYTES - 1)]
+)
+def test_few_bytes_and_small_values_are_not_shared(count: int, num_bytes: int) -> None:
+    helper = CopyHelper(is_worthwhile=lambda: pytest.fail("asked"))
+    acted: list[int] = []
+    helper.share(acted.append, count, num_bytes)
+    assert acted == list(range(count))
+    helper.close()
+
+
 def test_on_a_busy_machine_the_caller_acts_alone() -> None:
     helper = CopyHelper(is_worthwhile=lambda: False)
     before = threading.active_count()
     threads: set[int] = set()
-    helper.share(lambda index: threads.add(threading.get_ident()), 9, LEAST_SHARED_BYTES)
+    helper.share(lambda index: threads.add(threading.get_ident()), 9, MANY_BYTES)
     assert threads == {threading.get_ident()}
     assert threading.active_count() == before
     helper.close()
