@@ -43,8 +43,6 @@ class SlotState(enum.IntEnum):
     WITHDRAWN = 4
 
 
-GENERATION = 0xFFFFFFFF << 32
-"""Bits of the head word."""
 EXPIRES = 1 << 24
 """Flag of the head word."""
 HEARTBEAT = PLACE
