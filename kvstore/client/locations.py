@@ -5,34 +5,34 @@
                                         └──► forgotten; ask, as if nothing had been known
 
 The daemon changes the word before anybody hears that the entry was removed, replaced or evicted,
-and before its space is used again. An entry that expires by itself has another word (EXPIRES) than
-is expected here, so it is asked for each time. What is not there is never kept.
+and before its space is used again. An entry that expires by itself (EXPIRES in its word) is asked
+for each time. What is not there is never kept.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, repeat
-from operator import add
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from ..keys import EntryId
-from ..slots import BEAT_SECONDS, WORDS, SlotState, pack_head
+from ..slots import BEAT_SECONDS, EXPIRES, SLOT_BYTES, WORDS, SlotState, pack_head
+from ..types import Located
 from .counters import ClientCounters
 from .notes import MAX_USES, Notes, Place
 from .targets import Target
 
 T = TypeVar("T")
-Found = tuple[int, int, int, int, int, int]
-"""A Located as the wire has it."""
-
 MAX_LOCATIONS = 32768
 """In each of the two halves kept."""
 _BEAT = 1
 """Word of the slot table that is the daemon's heartbeat."""
 _BEAT_MILLISECONDS = BEAT_SECONDS * 1e3
 _COMMITTED = pack_head(0, 1, SlotState.COMMITTED)
+_SLOT = struct.Struct("<Q4xIQQQ")
+"""Head word, segment, offset, length, checksum."""
 
 
 Span = tuple[int, int, int, int]
@@ -100,15 +100,16 @@ class Locations:
 
     def copy(self, place: Place, index: int, target: Target[T]) -> T | None:
         """None: it has changed, or its segment is not mapped yet."""
-        word, head, segment, start, end, checksum = place
+        word, head, segment, start, size, checksum = place
         words = self._words
         memory = self._segments.get(segment)
         if memory is None or words[word] != head:
             return None
+        source = memory[start : start + size]
         if not checksum:
-            result, actual = target.copied(index, memory[start:end]), 0
+            result, actual = target.copied(index, source), 0
         else:
-            result, actual = target.summed(index, memory[start:end])
+            result, actual = target.summed(index, source)
         if words[word] == head:
             return result if actual == checksum else None
         self._counters.lost_races += 1
@@ -127,7 +128,7 @@ class Locations:
         if not all(held):
             places = list(compress(places, held))
             indices = list(compress(indices, held))
-        sources = [segments[at][start:end] for _, _, at, start, end, _ in places]
+        sources = [segments[at][start : start + size] for _, _, at, start, size, _ in places]
         copied, sums = target.all_summed(indices, sources)
         for place, index, result, actual in zip(places, indices, copied, sums, strict=True):
             word, head, _, _, _, checksum = place
@@ -159,22 +160,26 @@ class Locations:
         return place
 
     def learn(
-        self, entries: Sequence[EntryId], found: Sequence[Found | None]
-    ) -> list[Place | None]:
-        """What a lookup has told; where each is. None: a miss, or no place that may be kept."""
+        self, entries: Sequence[EntryId], slots: Sequence[int], generations: Sequence[int]
+    ) -> Sequence[Place | None]:
+        """Where each is, which a lookup has found in these slots; None: a miss (slot 0). What
+        expires is not kept."""
         self._make_room(len(entries))
-        recent, words = self._recent, self._words
-        places: list[Place | None] = []
-        for entry, located in zip(entries, found, strict=True):
-            place = None
-            if located is not None:
-                slot, generation, segment, offset, length, checksum = located
-                word, head = slot * WORDS, generation << 32 | _COMMITTED
-                if words[word] == head:
-                    place = (word, head, segment, offset, offset + length, checksum)
-                    recent[entry] = place
-            places.append(place)
-        return places
+        unpack, words = _SLOT.unpack_from, self._words
+        places = [(slot * WORDS, *unpack(words, slot * SLOT_BYTES)) for slot in slots]
+        heads = [generation << 32 | _COMMITTED for generation in generations]
+        if [place[1] for place in places] == heads:
+            self._recent.update(zip(entries, places, strict=True))
+            return places
+        found: list[Place | None] = []
+        for entry, place, head in zip(entries, places, heads, strict=True):
+            if not place[0]:
+                found.append(None)
+                continue
+            found.append((place[0], place[1] & EXPIRES | head, *place[2:]))
+            if place[1] == head:
+                self._recent[entry] = place
+        return found
 
     def learn_one(self, entry: EntryId, slot: bytes, generation: bytes, span: Span) -> None:
         """As `learn_run`, of one; slot and generation as the wire has them."""
@@ -184,7 +189,7 @@ class Locations:
         self._make_room(1)
         segment, start, size, checksum = span
         head = int.from_bytes(generation, "little") << 32 | _COMMITTED
-        self._recent[entry] = (word, head, segment, start, start + size, checksum)
+        self._recent[entry] = (word, head, segment, start, size, checksum)
 
     def learn_run(
         self,
@@ -198,7 +203,7 @@ class Locations:
         segment, starts, sizes, checksums = spans
         words = [slot * WORDS for slot in slots]
         heads = [generation << 32 | _COMMITTED for generation in generations]
-        places = zip(words, heads, repeat(segment), starts, map(add, starts, sizes), checksums)
+        places = zip(words, heads, repeat(segment), starts, sizes, checksums)
         if all(words):
             self._recent.update(zip(entries, places, strict=True))
         else:
@@ -222,3 +227,15 @@ class Locations:
     def _make_room(self, count: int) -> None:
         if len(self._recent) + count > MAX_LOCATIONS:
             self._earlier, self._recent = self._recent, {}
+
+
+def place_of(located: Located) -> Place:
+    return (
+        located.slot * WORDS,
+        pack_head(located.generation, 1, SlotState.COMMITTED),
+        *located[2:],
+    )
+
+
+def located_at(place: Place) -> Located:
+    return Located(place[0] // WORDS, place[1] >> 32, *place[2:])

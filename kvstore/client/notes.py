@@ -13,7 +13,7 @@ from .. import wire
 
 Place = tuple[int, int, int, int, int, int]
 """Where a committed entry lies: index of its slot's first word in the slot table, what that word
-holds, segment, first byte, end, xxh3-64 (0: none was made)."""
+holds, segment, first byte, size, xxh3-64 (0: none was made)."""
 
 MAX_USES = 1024
 """Kept until they are sent."""
@@ -54,6 +54,6 @@ class Notes:
         return wire.NoteUse(
             slots=array("I", [place[0] >> 3 for place in uses]).tobytes(),
             generations=array("I", [place[1] >> 32 for place in uses]).tobytes(),
-            read_bytes=sum([place[4] - place[3] for place in uses]),
+            read_bytes=sum([place[4] for place in uses]),
             tickets=tickets,
         )

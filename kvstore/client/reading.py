@@ -2,7 +2,7 @@
 
   known place ──► copy ──► verified ──► value
                              │ no
-  Lookup ──► copy from the read-only mapping + xxh3 ──► header slot still the same? ──► value
+  Locate ──► copy from the read-only mapping + xxh3 ──► header slot still the same? ──► value
     ▲                     │ checksum differs, slot the same: ReportCorrupt, a miss       │ no
     └──────────────── the entry changed meanwhile ◄──────────────────────────────────────┘
 Without shared memory: Get, values over the socket, verified too.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import compress
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from moontide.transfer import CopyHelper, checksum
 
@@ -26,7 +26,7 @@ from .connections.attachment import Attachment
 from .connections.link import Answer, Link
 from .counters import ClientCounters
 from .deadline import Deadline
-from .locations import Found, Locations
+from .locations import Locations, located_at, place_of
 from .notes import Place
 from .targets import SMALL_VALUE_BYTES, IntoBuffers, Target
 
@@ -63,8 +63,8 @@ class Reader:
         results: list[T | None] = [None]
         pending = [0]
         if self._link.open(deadline).shared_memory:
-            found, answer = self._look_up([entry], deadline)
-            pending = self._copy_found([entry], pending, found, answer, target, results, deadline)
+            found = self._look_up([entry], deadline)
+            pending = self._copy_found(pending, found, target, results, deadline)
         if pending:
             self._read_unknown([entry], pending, target, results, deadline)
         return results[0]
@@ -121,7 +121,7 @@ class Reader:
         if len(known) == 1:
             results[indices[0]] = locations.copy(known[0], indices[0], target)
             return
-        sizes = [end - start for _, _, _, start, end, _ in known]
+        sizes = [place[4] for place in known]
         if max(sizes) < SMALL_VALUE_BYTES:
             locations.copy_small(known, indices, target, results)
             return
@@ -150,17 +150,28 @@ class Reader:
         self, entries: Sequence[EntryId], deadline: Deadline, pin_s: float | None = None
     ) -> tuple[list[Located | None], Answer]:
         """One message: at most what fits it."""
-        found, answer = self._look_up(entries, deadline, pin_s)
-        if answer.attachment.locations is not None:
-            answer.attachment.locations.learn(entries, found)
-        return [Located(*each) if each else None for each in found], answer
-
-    def _look_up(
-        self, entries: Sequence[EntryId], deadline: Deadline, pin_s: float | None = None
-    ) -> tuple[list[Found | None], Answer]:
         answer = self._link.ask(wire.Lookup(list(entries), pin_s), deadline)
         assert isinstance(answer.reply, wire.LookupReply)
-        return answer.reply.found, answer
+        located = [Located(*each) if each else None for each in answer.reply.found]
+        if answer.attachment.locations is not None:
+            slots = [each.slot if each else 0 for each in located]
+            generations = [each.generation if each else 0 for each in located]
+            answer.attachment.locations.learn(entries, slots, generations)
+        return located, answer
+
+    def _look_up(self, entries: Sequence[EntryId], deadline: Deadline) -> _Found:
+        """Raises StoreUnavailable when the daemon speaks an older version than the one before."""
+        if self._link.open(deadline).locations is None:
+            located, answer = self.locate(entries, deadline)
+            assert isinstance(answer.reply, wire.LookupReply)
+            told = [place_of(each) if each else None for each in located]
+            return _Found(told, answer.attachment, answer.reply.beyond)
+        answer = self._link.ask(wire.Locate(list(entries)), deadline)
+        reply, locations = answer.reply, answer.attachment.locations
+        assert isinstance(reply, wire.LocateReply) and locations is not None
+        slots, generations = memoryview(reply.slots), memoryview(reply.generations)
+        places = locations.learn(entries, slots.cast("I"), generations.cast("I"))
+        return _Found(places, answer.attachment, reply.beyond)
 
     def source(
         self, attachment: Attachment, located: Located, deadline: Deadline
@@ -221,33 +232,30 @@ class Reader:
         while parts:
             indices = parts.popleft()
             asked = [entries[index] for index in indices]
-            found, answer = self._look_up(asked, deadline)
-            again += self._copy_found(asked, indices, found, answer, target, results, deadline)
-            if left := _not_brought(indices, found, answer):
+            found = self._look_up(asked, deadline)
+            again += self._copy_found(indices, found, target, results, deadline)
+            if left := _not_brought(indices, found.places, found.beyond):
                 parts.append(left)
         return again
 
     def _copy_found(
         self,
-        entries: Sequence[EntryId],
         indices: Sequence[int],
-        found: Sequence[Found | None],
-        answer: Answer,
+        found: _Found,
         target: Target[T],
         results: list[T | None],
         deadline: Deadline,
     ) -> list[int]:
-        """What one lookup found: as known places where that goes, in full where it does not.
-        Returns what to look up again."""
-        attachment = answer.attachment
+        """As known places where that goes, in full where it does not. Returns what to look up
+        again."""
+        attachment = found.attachment
         attachment.prepare_readable()
         if attachment.locations is not None:
-            places = attachment.locations.learn(entries, found)
-            self._copy_known(attachment.locations, places, indices, target, results)
+            self._copy_known(attachment.locations, found.places, indices, target, results)
         left = [
-            (index, Located(*each))
-            for index, each in zip(indices, found, strict=True)
-            if each is not None and results[index] is None
+            (index, located_at(place))
+            for index, place in zip(indices, found.places, strict=True)
+            if place is not None and results[index] is None
         ]
         return self._copy_in_full(attachment, left, target, results, deadline) if left else []
 
@@ -335,17 +343,23 @@ class Reader:
             groups += [
                 [index for index, _ in hits[run]] for run in batches([asked[0]] * len(hits), sizes)
             ]
-            groups += [[index] for index in _not_brought(pending[part], found, answer)]
+            assert isinstance(answer.reply, wire.LookupReply)
+            left = _not_brought(pending[part], found, answer.reply.beyond)
+            groups += [[index] for index in left]
         return groups
 
 
-def _not_brought(
-    indices: Sequence[int], found: Sequence[object | None], answer: Answer
-) -> list[int]:
+class _Found(NamedTuple):
+    """What a lookup has told."""
+
+    places: Sequence[Place | None]
+    attachment: Attachment
+    beyond: int
+
+
+def _not_brought(indices: Sequence[int], found: Sequence[object | None], beyond: int) -> list[int]:
     """Those that lie on disk, perhaps, where others were brought in their place."""
-    reply = answer.reply
-    assert isinstance(reply, wire.LookupReply)
-    if not reply.beyond or not any(found):
+    if not beyond or not any(found):
         return []
     return [index for index, each in zip(indices, found, strict=True) if each is None]
 

@@ -284,7 +284,7 @@ class StoreClient:
         entry = string_entry_id(key)
         known = self._reader.find_known(entry) if timeout_s is None else None
         if known is not None:
-            return known[4] - known[3]
+            return known[4]
         (located,), _ = self._reader.locate([entry], self._begin(timeout_s))
         return located.length if located else None
 

@@ -16,12 +16,16 @@ from .buffers import PayloadSink
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """A reply with descriptors, or with values sent straight from pool memory. `release` runs when
-    they have left or never will."""
+    they have left or never will; it may be what a plain reply need not wait for."""
 
     reply: Reply
     payload: tuple[memoryview, ...] = ()
     descriptors: tuple[int, ...] = ()
     release: Callable[[], None] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return not (self.payload or self.descriptors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ class Session:
         self._output = Outbox(memory)
         self._incoming: tuple[wire.FrameHeader, Incoming] | None = None  # payload under way
         self._served_bytes = 0  # of `memory`, for the request being served
+        self._sent_next: list[Callable[[], None]] = []  # to be called once the replies have left
         self._waits = Waits(loop, memory)
         self._reading = self._writing = False
         self._turn_due = self._flush_due = self._write_due = False
@@ -128,6 +129,7 @@ class Session:
         self._served()
         self._input.drop()
         self._output.drop()
+        self._release_sent()
         if self._peer is not None:
             self._gate.leave(self._peer)
         self._sock.close()
@@ -196,6 +198,9 @@ class Session:
             used += wire.HEADER.size + header.body_bytes
             self._counters.requests[type(message).__name__] += 1
             what = self._answer(header, message)
+            if isinstance(what, Outgoing) and what.release and what.is_plain:
+                self._sent_next.append(what.release)
+                what = what.reply
             if isinstance(what, wire.Message):
                 replies.append(wire.encode_frame(what, header.request_id, version=self._version))
             elif not isinstance(what, Silence):
@@ -222,6 +227,13 @@ class Session:
         if sent < len(data):
             self._got_on()
             self._output.put(data[sent:])
+        if self._sent_next:
+            self._release_sent()
+
+    def _release_sent(self) -> None:
+        released, self._sent_next = self._sent_next, []
+        for release in released:
+            release()
 
     def _take_full_turn(self, end: float) -> None:
         more = True  # the socket may hold more

@@ -24,11 +24,11 @@ class Contents:
         self._pool = pool
         self._namespaces = namespaces
 
-    def locate_all(self, slots: Sequence[int | None]) -> list[Located | None]:
-        make, unpack, words = Located._make, _LOCATION.unpack_from, self._catalog.words
+    def locate_all(self, slots: Sequence[int]) -> list[Located | None]:
+        """None for NO_SLOT."""
+        unpack, words = _LOCATION.unpack_from, self._catalog.words
         return [
-            None if slot is None else make((slot, *unpack(words, slot * SLOT_BYTES)))
-            for slot in slots
+            Located(slot, *unpack(words, slot * SLOT_BYTES)) if slot else None for slot in slots
         ]
 
     def length(self, slot: int) -> int:

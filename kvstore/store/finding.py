@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TypeVar
 
 from ..keys import BlockKey, EntryId
@@ -12,6 +13,7 @@ from ..types import Located
 from .checks import check_chain, check_keys
 from .coverage import Finder, transports
 from .parts import StoreParts
+from .slot_table import NO_SLOT
 from .types import BlocksFound, OwnerId
 
 E = TypeVar("E", bound=bytes)
@@ -43,16 +45,29 @@ class StoreFinding(StoreParts):
         self, entries: Sequence[EntryId], pin: Callable[[list[int]], bytes], now: float
     ) -> tuple[list[Located | None], bytes]:
         self._entries.expire_among(entries, now)
-        counters = self._counters
-        slots = [*map(self._catalog.visible.get, entries)]
-        hits = [slot for slot in slots if slot is not None]
+        slots = self._slots_of(entries)
+        hits = [*filter(None, slots)]
         ticket = pin(hits) if hits else b""
+        self.note_lookup(slots, now)
+        return self._contents.locate_all(slots), ticket
+
+    def locate(self, entries: Sequence[EntryId], now: float) -> tuple[list[int], list[int]]:
+        """Slots (NO_SLOT: a miss) and generations, for who reads the slot table. Hand the slots to
+        `note_lookup` once there is time for it."""
+        self._entries.expire_among(entries, now)
+        slots, words = self._slots_of(entries), self._catalog.words
+        return slots, [words[slot * WORDS + HEAD] >> 32 for slot in slots]
+
+    def _slots_of(self, entries: Sequence[EntryId]) -> list[int]:
+        return [*map(self._catalog.visible.get, entries, repeat(NO_SLOT))]
+
+    def note_lookup(self, slots: Sequence[int], now: float) -> None:
+        """These were found, or not (NO_SLOT)."""
+        hits, counters = [*filter(None, slots)], self._counters
         self._entries.touch(hits, now)
-        found = self._contents.locate_all(slots)
         counters.hits += len(hits)
         counters.misses += len(slots) - len(hits)
-        counters.bytes_out += sum([located.length for located in found if located is not None])
-        return found, ticket
+        counters.bytes_out += sum(map(self._contents.length, hits))
 
     def lookup_blocks(
         self,

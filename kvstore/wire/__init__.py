@@ -34,6 +34,7 @@ from .replies import (
     ExtentsReply,
     Failure,
     GetReply,
+    LocateReply,
     LookupReply,
     NamespaceReply,
     Ok,
@@ -59,6 +60,7 @@ from .requests import (
     Get,
     GetStats,
     Hello,
+    Locate,
     Lookup,
     LookupBlocks,
     MapSegment,
@@ -105,6 +107,8 @@ __all__ = [
     "GetStats",
     "HEADER",
     "Hello",
+    "Locate",
+    "LocateReply",
     "Lookup",
     "LookupBlocks",
     "LookupReply",
@@ -155,7 +159,7 @@ __all__ = [
 ]
 
 WIRE_VERSION = 2
-"""2: runs, NoteUse, and header slots that tell WITHDRAWN from COMMITTED (ADR 0015)."""
+"""2: runs, NoteUse, Locate, and header slots that tell WITHDRAWN from COMMITTED (ADR 0015)."""
 OLDEST_VERSION = 1
 MAGIC = b"MT"
 HEADER = struct.Struct("<2sBBIIQ")

@@ -134,6 +134,14 @@ class RunReply(Message, frozen=True, tag=80):
     reason: str = ""
 
 
+class LocateReply(Message, frozen=True, tag=81):
+    """One element an entry; slot 0: not found."""
+
+    slots: bytes  # u32 LE each
+    generations: bytes  # u32 LE each
+    beyond: int = 0  # as in LookupReply
+
+
 Reply = (
     Challenge
     | Welcome
@@ -152,4 +160,5 @@ Reply = (
     | RevokeSegment
     | ExtentsReply
     | RunReply
+    | LocateReply
 )

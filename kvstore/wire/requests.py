@@ -315,6 +315,13 @@ class ReadFloors(Message, frozen=True, tag=32):
     force here."""
 
 
+class Locate(Message, frozen=True, tag=33):
+    """Since version 2. As Lookup without a pin, for who has the slot table mapped: it holds what
+    else there is to know of string entries. Answer: LocateReply."""
+
+    entries: list[bytes]
+
+
 Request = (
     Hello
     | Put
@@ -348,4 +355,5 @@ Request = (
     | Prefetch
     | PrefetchBlocks
     | ReadFloors
+    | Locate
 )

@@ -217,6 +217,7 @@ def messages() -> list[wire.Request | wire.Reply]:
         wire.Prefetch([one, two], 0.5),
         wire.PrefetchBlocks(2, key * 2, [shard], 0.5),
         wire.ReadFloors(),
+        wire.Locate([one, two]),
         wire.Challenge(bytes(32)),
         wire.Welcome(
             1, "node/1/" + "cd" * 16, "boot", 1, True, [64 << 20], 4096, 65536, 1 << 26, 1 << 23
@@ -236,6 +237,7 @@ def messages() -> list[wire.Request | wire.Reply]:
         wire.RevokeSegment(3),
         wire.ExtentsReply(b"\x01\x00", bytes(range(16))),
         wire.RunReply(b"\x00\x02", bytes(8), bytes(8), "full"),
+        wire.LocateReply(bytes([7, *bytes(7)]), bytes([3, *bytes(7)]), 1),
     ]
 
 

@@ -6,6 +6,7 @@ one step.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -32,11 +33,25 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
         now = peer.clock()
         found, ticket = peer.store.lookup(peer.owner, entries, message.pin_s, now)
         lifetimes = peer.store.lifetimes(entries, now) if message.local_only else []
-        return wire.LookupReply([*found], ticket, lifetimes, beyond)
+        return wire.LookupReply(list(found), ticket, lifetimes, beyond)
 
     sources = peer.sources
     asked = sources.local_entries() if message.local_only else sources.entries()
     return _once_here(peer, entries, look, asked)
+
+
+def locate(peer: Peer, message: wire.Locate) -> Answer:
+    """What an eviction policy has to hear of it can wait until the reply has left."""
+    entries = checks.entry_ids(message.entries)
+
+    def look(beyond: int) -> Outgoing:
+        now = peer.clock()
+        slots, generations = peer.store.locate(entries, now)
+        places = array("I", slots).tobytes(), array("I", generations).tobytes()
+        note = partial(peer.store.note_lookup, slots, now)
+        return Outgoing(wire.LocateReply(*places, beyond), release=note)
+
+    return _once_here(peer, entries, look, peer.sources.entries())
 
 
 def get(peer: Peer, message: wire.Get) -> Answer:

@@ -56,7 +56,7 @@ def test_what_was_read_or_put_is_read_again_without_asking(
     values = {f"key{size}": os.urandom(size) for size in SIZES}
     other.put_many(list(values.items()))
     assert client.get_many(list(values)) == list(values.values())
-    lookups = client.stats()["requests"]["Lookup"]
+    lookups = client.stats()["requests"]["Locate"]
     for key, value in values.items():
         buffer = bytearray(len(value) + 1)
         assert client.get(key) == value
@@ -69,7 +69,7 @@ def test_what_was_read_or_put_is_read_again_without_asking(
     assert client.get_many_into(list(values), buffers) == SIZES
     assert buffers == list(values.values())
     assert hits(client) == 4 * len(SIZES)
-    assert client.stats()["requests"]["Lookup"] == lookups
+    assert client.stats()["requests"]["Locate"] == lookups
     own = os.urandom(5000)
     client.put("own", own)
     client.get("own")  # maps the segment, if it is another
@@ -83,10 +83,10 @@ def test_a_batch_looks_up_only_what_is_not_known(client: StoreClient, other: Sto
     other.put_many(list(values.items()))
     keys = list(values)
     warm(client, *keys[::2])
-    before, lookups = hits(client), client.stats()["requests"]["Lookup"]
+    before, lookups = hits(client), client.stats()["requests"]["Locate"]
     assert client.get_many([*keys, "absent"]) == [*values.values(), None]
     assert hits(client) == before + 50
-    assert client.stats()["requests"]["Lookup"] == lookups + 1
+    assert client.stats()["requests"]["Locate"] == lookups + 1
 
 
 def test_a_change_by_another_client_is_seen_at_once(

@@ -195,6 +195,8 @@ def test_bad_arguments_are_told_and_the_connection_goes_on(client: RawClient) ->
         (wire.Put([entry_id("a")], [1], [1], ttl_s=nan), b"x"),
         (wire.Put([entry_id("a")], [1], [1], ttl_s=-1.0), b"x"),
         (wire.Exists([entry_id("a")]), b"a payload"),
+        (wire.Locate([b"k" + bytes(3)]), b""),
+        (wire.Locate([entry_id("x")] * (wire.MAX_KEYS + 1)), b""),
         (wire.Lookup([entry_id("a")], pin_s=float("inf")), b""),
         (wire.Write(1 << 31, 1, 0), b"x"),
         (wire.Advance([-1], [1], 0, [0]), b""),

@@ -1,4 +1,4 @@
-"""Runs and NoteUse over the wire: what a client does, and what a hostile one gets."""
+"""Runs, Locate and NoteUse over the wire: what a client does, and what a hostile one gets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moontide.kvstore import wire
 from moontide.kvstore.slots import BEAT_SECONDS, HEARTBEAT, SlotReader
 from moontide.kvstore.types import PutStatus, ReserveStatus
 
-from ...store_process import StoreProcess
+from ...store_process import StartStore, StoreProcess
 from ...waiting import wait_until
 from .admin import Admin
 from .raw_client import RawClient, entry_id, local_client, map_whole, remote_client
@@ -172,6 +172,34 @@ def test_hostile_commits_change_nothing(client: RawClient, daemon: StoreProcess)
         assert other.call(good).message.code == "invalid_request"
     assert client.call(wire.Exists([entry_id("a"), entry_id("b")])).message.found == b"\0\0"
     assert client.call(good).message.statuses == b"\0\0"
+
+
+def test_places_are_told_and_counted_like_a_lookup(client: RawClient, admin: Admin) -> None:
+    stored = WrittenRun(client).commit(["a", "b"])
+    before = admin.stats()["tiers"]["dram"]
+    told = client.call(wire.Locate([entry_id("b"), entry_id("absent"), entry_id("a")])).message
+    assert unpacked("I", told.slots)[::2] == unpacked("I", stored.slots)[::-1]
+    assert unpacked("I", told.generations)[::2] == unpacked("I", stored.generations)[::-1]
+    assert (unpacked("I", told.slots)[1], told.beyond) == (0, 0)
+    after = admin.stats()["tiers"]["dram"]
+    counted = [after[name] - before[name] for name in ("hits", "misses", "bytes_out")]
+    assert counted == [2, 1, 2 * len(VALUE)]
+    assert client.call(wire.Remove([entry_id("a")])).message.count == 1
+    assert client.call(wire.Locate([entry_id("a")])).message.slots == bytes(4)
+
+
+def test_a_hit_that_was_only_located_outlives_what_nobody_asked_for(
+    store_daemon: StartStore,
+) -> None:
+    store = store_daemon("--dram", "1MiB", "--segment", "1MiB", "--eviction", "lru")
+    with local_client(store.socket) as client:
+        for number in range(8):
+            client.put(f"old{number}", bytes(100 << 10))
+        client.call(wire.Locate([entry_id("old0")]))
+        for number in range(4):
+            client.put(f"new{number}", bytes(100 << 10))
+        found = client.call(wire.Locate([entry_id("old0"), entry_id("old1")])).message
+        assert [bool(slot) for slot in unpacked("I", found.slots)] == [True, False]
 
 
 def test_use_is_told_without_an_answer(client: RawClient, admin: Admin) -> None:
