@@ -17,7 +17,7 @@ from itertools import chain
 
 from xxhash import xxh3_64
 
-from .copying import Bytes, copy, copy_and_checksum, flat_pair
+from .copying import Bytes, copy, copy_and_checksum, flat_pair, left_in_cache
 
 LEAST_SHARED_BYTES = 4 << 20
 """Waking the other costs some 50 µs."""
@@ -196,5 +196,9 @@ class _SummedPieces(_Pieces):
 
     def _sum(self) -> None:
         while self._num_summed < self.count and self._copied[self._num_summed]:
-            self._hasher.update(self._piece(self._target, self._num_summed))
-            self._num_summed += 1
+            index = self._num_summed
+            piece = left_in_cache(
+                self._piece(self._target, index), self._piece(self._origin, index)
+            )
+            self._hasher.update(piece)
+            self._num_summed = index + 1

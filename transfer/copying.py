@@ -35,30 +35,34 @@ class Copying:
         if destination.nbytes < SMALL_BYTES:
             target, origin = flat_pair(destination, source)
             target[:] = origin
-        else:
-            to, came_from = _array_pair(destination, source)
-            self._copy(to, came_from)
-
-    def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
-        """Like `copy`; returns the xxh3-64 of what the destination then holds."""
-        if destination.nbytes <= CHUNK_BYTES:
-            self.copy(destination, source)
-            return xxh3_64_intdigest(destination)
-        to, origin = _array_pair(destination, source)
-        hasher = xxh3_64()
-        for start in range(0, to.size, CHUNK_BYTES):
-            chunk = to[start : start + CHUNK_BYTES]
-            self._copy(chunk, origin[start : start + CHUNK_BYTES])
-            hasher.update(chunk.data)
-        return hasher.intdigest()
-
-    def _copy(self, to: NDArray[np.uint8], origin: NDArray[np.uint8]) -> None:
+            return
+        to, came_from = np.frombuffer(destination, np.uint8), np.frombuffer(source, np.uint8)
+        if to.size != came_from.size:
+            raise _unequal(to.size, came_from.size)
         if self._copy_past_caches is None or to.size < CHUNK_BYTES:
-            np.positive(origin, to)
-        elif not to.flags.writeable:
+            np.positive(came_from, to)
+        elif destination.readonly:
             raise ValueError("the destination is read-only")
         else:
-            self._copy_past_caches(_address(to), _address(origin), to.size)
+            self._copy_past_caches(_address(to), _address(came_from), to.size)
+
+    def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
+        """Like `copy`; returns the xxh3-64 of the bytes. Of a source that changes meanwhile it may
+        be that of others than were copied."""
+        if destination.nbytes < CHUNK_BYTES:
+            self.copy(destination, source)
+            return xxh3_64_intdigest(destination)
+        target, origin = flat_pair(destination, source)
+        hasher = xxh3_64()
+        for start in range(0, len(target), CHUNK_BYTES):
+            chunk = slice(start, start + CHUNK_BYTES)
+            self.copy(target[chunk], origin[chunk])
+            hasher.update(self.left_in_cache(target[chunk], origin[chunk]))
+        return hasher.intdigest()
+
+    def left_in_cache(self, target: memoryview, origin: memoryview) -> memoryview:
+        """Which of both to read after the one was copied to the other."""
+        return target if self._copy_past_caches is None else origin
 
 
 def checksum(data: Bytes) -> int:
@@ -79,16 +83,6 @@ def flat_pair(destination: memoryview, source: Bytes) -> tuple[memoryview, memor
     return target, origin
 
 
-def _array_pair(
-    destination: memoryview, source: Bytes
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """As `flat_pair`, at less cost where arrays are wanted; not of nothing."""
-    to, origin = np.frombuffer(destination, np.uint8), np.frombuffer(source, np.uint8)
-    if to.size != origin.size:
-        raise _unequal(to.size, origin.size)
-    return to, origin
-
-
 def _unequal(destination: int, source: int) -> ValueError:
     return ValueError(f"copy of {source} bytes into {destination}")
 
@@ -106,3 +100,4 @@ def _address(array: NDArray[np.uint8]) -> int:
 _copying = Copying(load())
 copy = _copying.copy
 copy_and_checksum = _copying.copy_and_checksum
+left_in_cache = _copying.left_in_cache
