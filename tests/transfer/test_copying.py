@@ -1,5 +1,4 @@
-"""Copies of every size and phase, checksummed over what arrived; by Python alone, and with
-copying.c."""
+"""Copies of every size and phase, with their checksums; by Python alone, and with copying.c."""
 
 from __future__ import annotations
 
