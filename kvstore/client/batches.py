@@ -19,17 +19,19 @@ def batches(
     entries: Sequence[EntryId],
     sizes: Sequence[int] = (),
     most_bytes: int = MAX_VALUE_BYTES,
+    most_entries: int = MAX_KEYS,
 ) -> Iterator[slice]:
     """Consecutive runs of `entries` that fit one message each; `sizes` are those of the values that
     go with them, which may have `most_bytes` together unless a single one has more."""
-    if 0 < len(entries) <= _ALWAYS_FIT and sum(sizes) <= most_bytes:
-        yield slice(0, len(entries))
+    if len(entries) <= _ALWAYS_FIT and sum(sizes) <= most_bytes:
+        for start in range(0, len(entries), most_entries):
+            yield slice(start, min(start + most_entries, len(entries)))
         return
     start = id_bytes = value_bytes = 0
     for index, entry in enumerate(entries):
         size = sizes[index] if sizes else 0
         too_many = (
-            index - start >= MAX_KEYS
+            index - start >= most_entries
             or id_bytes + len(entry) > MAX_ENTRY_ID_BYTES
             or value_bytes + size > most_bytes
         )

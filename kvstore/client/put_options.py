@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from .. import wire
 from ..errors import InvalidRequest
@@ -11,8 +10,9 @@ from ..types import IfExists
 from .deadline import check_timeout
 
 
-@dataclass(frozen=True, slots=True)
-class PutOptions:
+class PutOptions(NamedTuple):
+    """The last fields, in their order, of every message that puts string entries."""
+
     if_exists: IfExists = "keep"
     ttl_s: float | None = None
     soft_pin: bool = False

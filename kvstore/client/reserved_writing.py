@@ -80,15 +80,8 @@ class ReservedWriter:
         options: PutOptions,
         deadline: Deadline,
     ) -> list[PutResult]:
-        message = wire.Put(
-            entries=list(entries),
-            sizes=[len(value) for value in values],
-            checksums=self._copies_for(self._link.open(deadline)).sums(values),
-            if_exists=options.if_exists,
-            ttl_s=options.ttl_s,
-            soft_pin=options.soft_pin,
-            replicas=options.replicas,
-        )
+        checksums = self._copies_for(self._link.open(deadline)).sums(values)
+        message = wire.Put(list(entries), [len(value) for value in values], checksums, *options)
         return _results(
             self._link.act(message, deadline, [_sendable(value) for value in values if len(value)])
         )
@@ -100,14 +93,7 @@ class ReservedWriter:
         options: PutOptions,
         deadline: Deadline,
     ) -> list[PutResult]:
-        message = wire.Reserve(
-            entries=list(entries),
-            sizes=[len(value) for value in values],
-            if_exists=options.if_exists,
-            ttl_s=options.ttl_s,
-            soft_pin=options.soft_pin,
-            replicas=options.replicas,
-        )
+        message = wire.Reserve(list(entries), [len(value) for value in values], *options)
         while True:
             try:
                 return self._reserve_and_fill(message, values, deadline)
