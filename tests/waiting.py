@@ -1,16 +1,37 @@
-"""Waiting for what happens elsewhere, with a bound."""
+"""Waiting for what happens elsewhere, with a bound: no test depends on how long something takes."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
 from collections.abc import Callable
+from typing import Any
 
 POLL_SECONDS = 0.01
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Polls until it holds; an AssertionError when it does not within `seconds`."""
+def wait_until(
+    condition: Callable[[], object],
+    seconds: float = 10.0,
+    told: Callable[[], object] | None = None,
+) -> None:
+    """Polls until it holds. AssertionError when it does not within `seconds`, with what `told`
+    says then."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{condition} did not come true in {seconds} s"
+        assert time.monotonic() < deadline, told() if told else f"{condition}: not in {seconds} s"
         time.sleep(POLL_SECONDS)
+
+
+async def until(condition: Callable[[], Any], what: str = "", seconds: float = 15.0) -> None:
+    """As `wait_until`, for one event loop. The condition may be a coroutine function."""
+    deadline = time.monotonic() + seconds
+    while True:
+        result = condition()
+        if inspect.isawaitable(result):
+            result = await result
+        if result:
+            return
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        await asyncio.sleep(POLL_SECONDS)

@@ -21,8 +21,8 @@ from .page_pool import PagePool
 from .plan import Chunk
 from .sequence import SendHandoff, Sequence
 from .stats import StoreCounters
-from .store_door import Door
 from .store_jobs import JobDesk, StagingBudget
+from .store_link import StoreLink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ class StoreSettings:
 class StoreConnector:
     """Engine thread only."""
 
-    def __init__(self, door: Door, tensors: KVTensors, settings: StoreSettings) -> None:
+    def __init__(self, link: StoreLink, tensors: KVTensors, settings: StoreSettings) -> None:
         self.settings = settings
         self._tensors = tensors
         breaker = Breaker(settings.breaker_threshold, settings.breaker_cooldown_s)
         background_bytes = settings.staging_bytes // 2
         step_staging = StagingBudget(settings.staging_bytes - background_bytes)
-        self._desk = JobDesk(door, breaker, step_staging)
+        self._desk = JobDesk(link, breaker, step_staging)
         self._lookups = Lookups(self._desk, pin_s=settings.pin_s)
         self._background = BackgroundLoads(self._desk, tensors, StagingBudget(background_bytes))
         self._num_lookups = self._num_loads = self._loads_failed = self._loaded_bytes = 0
@@ -73,7 +73,7 @@ class StoreConnector:
 
     def daemon(self) -> str:
         """Instance of the daemon seen last; empty before the first."""
-        return self._desk.door.daemon()
+        return self._desk.link.daemon()
 
     def drain(self, seconds: float) -> None:
         """Waits for results that are still due, so that what they bring is given back. For the end,
@@ -200,7 +200,7 @@ class StoreConnector:
     def publish(self, pool: PagePool) -> None:
         """Tells the store what the device cache gained and lost since it was last told; the client
         repeats it all to a new daemon."""
-        if not self._desk.door.daemon():
+        if not self._desk.link.daemon():
             return
         changes = pool.drain_changes()
         if changes.stored or changes.removed:

@@ -18,7 +18,7 @@ from moontide.transfer.errors import TransferError
 from .breaker import Breaker
 from .kv_jobs import KvJobs
 from .readiness import wait_readable
-from .store_door import Door
+from .store_link import StoreLink
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -52,8 +52,8 @@ class JobDesk:
     """Engine thread only. A buffer handed to a job belongs to it until its result came: the
     callback kept here is what keeps the buffer alive, also after the request is gone."""
 
-    def __init__(self, door: Door, breaker: Breaker, staging: StagingBudget) -> None:
-        self.door = door
+    def __init__(self, link: StoreLink, breaker: Breaker, staging: StagingBudget) -> None:
+        self.link = link
         self.breaker = breaker
         self.staging = staging
         self.errors = 0
@@ -62,7 +62,7 @@ class JobDesk:
     @property
     def kv(self) -> KvJobs:
         """Raises StoreUnavailable while there is none: use it inside `submit` and `attempt`."""
-        return self.door.store()
+        return self.link.store()
 
     @property
     def num_outstanding(self) -> int:

@@ -25,7 +25,7 @@ from moontide.transfer.types import Instance
 
 from ..engine.engine import Engine
 from ..engine.store_connector import StoreConnector, StoreSettings
-from ..engine.store_door import Door, NoStore, StoreDoor
+from ..engine.store_link import DaemonLink, NoStore, StoreLink
 from ..errors import EngineError
 from ..model import LoadedModel, load_model
 from .build import choose_device, limits_of, make_pool, namespace_of
@@ -78,9 +78,9 @@ class _Worker:
     async def serve(self, membership: Membership, listener: socket.socket) -> None:
         """Until SIGTERM or SIGINT. Raises CommandFailed when the engine ends by itself, or what
         start-up raises."""
-        door = self._open_door()
+        link = self._open_link()
         failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        engine = self._make_engine(door, failure)
+        engine = self._make_engine(link, failure)
         service = WorkerService(engine, self._model, self._namespace, self._settings.role)
         app = build_app(
             service.routes(),
@@ -88,11 +88,11 @@ class _Worker:
             token=self._process.token(),
             hosts=self._process.allowed_hosts,
         )
-        await asyncio.to_thread(door.wait, _STORE_SECONDS)  # a cold start is stored too
+        await asyncio.to_thread(link.wait, _STORE_SECONDS)  # a cold start is stored too
         engine.start()
         server = await HttpServer.start(app, listener)
-        keeper = Keeper(membership, self._record(server.url, door))
-        telling = asyncio.create_task(self._tell_daemon(keeper, server.url, door))
+        keeper = Keeper(membership, self._record(server.url, link))
+        telling = asyncio.create_task(self._tell_daemon(keeper, server.url, link))
         stop = asyncio.create_task(wait_for_stop())
         try:
             await keeper.start()
@@ -110,16 +110,16 @@ class _Worker:
             await keeper.close()
             await server.close()
             await asyncio.to_thread(engine.close, _ENGINE_STOP_SECONDS)
-            await asyncio.to_thread(door.close)
+            await asyncio.to_thread(link.close)
         if failure.done():
             raise CommandFailed(f"the engine failed: {failure.result()}; see the log")
 
-    def _open_door(self) -> Door:
+    def _open_link(self) -> StoreLink:
         if self._settings.store == NO_STORE:
             return NoStore()
-        return StoreDoor(self._settings.store, self._namespace, self._instance)
+        return DaemonLink(self._settings.store, self._namespace, self._instance)
 
-    def _make_engine(self, door: Door, failure: asyncio.Future[str]) -> Engine:
+    def _make_engine(self, link: StoreLink, failure: asyncio.Future[str]) -> Engine:
         loop = asyncio.get_running_loop()
 
         def died(error: BaseException) -> None:
@@ -128,7 +128,7 @@ class _Worker:
                 loop.call_soon_threadsafe(failure.set_result, text)
 
         connector = StoreConnector(
-            door,
+            link,
             self._tensors,
             StoreSettings(
                 lookup_timeout_s=self._settings.lookup_seconds,
@@ -147,17 +147,17 @@ class _Worker:
             on_death=died,
         )
 
-    async def _tell_daemon(self, keeper: Keeper, url: str, door: Door) -> None:
+    async def _tell_daemon(self, keeper: Keeper, url: str, link: StoreLink) -> None:
         """Keeps the record's store instance true while daemons come and go."""
-        told = door.daemon()
+        told = link.daemon()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if door.daemon() != told:
-                told = door.daemon()
-                keeper.update(self._record(url, door))
+            if link.daemon() != told:
+                told = link.daemon()
+                keeper.update(self._record(url, link))
 
-    def _record(self, url: str, door: Door) -> WorkerRecord:
-        daemon = door.daemon()
+    def _record(self, url: str, link: StoreLink) -> WorkerRecord:
+        daemon = link.daemon()
         node = self._settings.node_id or (Instance.parse(daemon).node if daemon else "")
         return WorkerRecord(
             id=self._settings.id,

@@ -12,7 +12,7 @@ from .cases import MiB
 from .contestants import Contestant, driver_command
 from .daemon import running_daemon
 from .drivers.nvme import READ_BATCH
-from .rounds import LIMIT, OURS, Field, Say
+from .rounds import LIMIT, OURS, Contestants, Say
 from .rows import GIGABYTE
 
 BLOCK_BYTES = MiB
@@ -30,39 +30,39 @@ class Burst:
 
     def rows(self) -> list[Row]:
         count = BURST_OF_DRAM * self.dram_bytes // BLOCK_BYTES
-        with self._field() as field:
+        with self._contestants() as contestants:
             written, read = [], []
             for number in range(self.rounds + 1):
                 blocks = {"block_bytes": BLOCK_BYTES, "count": count, "first": number * count}
-                written.append(self._round(field, "direct_write", "burst", blocks))
-                read.append(self._round(field, "direct_read", "read_back", blocks))
-                field.ask(OURS, {"do": "clear"})
+                written.append(self._round(contestants, "direct_write", "burst", blocks))
+                read.append(self._round(contestants, "direct_read", "read_back", blocks))
+                contestants.ask(OURS, {"do": "clear"})
         return [
             self._write_row(count, written[1:]),
             self._read_row(count, read[1:]),
         ]
 
     @contextlib.contextmanager
-    def _field(self) -> Iterator[Field]:
+    def _contestants(self) -> Iterator[Contestants]:
         flags = ["--dram", str(self.dram_bytes), "--nvme-backlog", "refuse"]
         flags += ["--nvme", str(2 * BURST_OF_DRAM * self.dram_bytes)]
         settings = {"pool_bytes": BLOCK_BYTES, "area_bytes": BLOCK_BYTES, "touch": False}
         with (
             running_daemon(self.directory, *flags) as daemon,
-            Field(self.say) as field,
+            Contestants(self.say) as contestants,
         ):
             own = {**settings, **daemon.settings(), "checksums": "on"}
             for name, module, given in ((OURS, "ours", own), (LIMIT, "limits", settings)):
                 log = self.directory / f"nvme-{name}.log"
-                field.enter(Contestant(name, driver_command(module), log), given)
-            yield field
+                contestants.enter(Contestant(name, driver_command(module), log), given)
+            yield contestants
 
     def _round(
-        self, field: Field, limit: str, ours: str, blocks: Mapping[str, int]
+        self, contestants: Contestants, limit: str, ours: str, blocks: Mapping[str, int]
     ) -> tuple[float, dict[str, float]]:
         raw = {"do": limit, "path": str(self.directory / "raw"), **blocks}
-        seconds: float = field.ask(LIMIT, raw)
-        answer: dict[str, float] = field.ask(OURS, {"do": ours, **blocks})
+        seconds: float = contestants.ask(LIMIT, raw)
+        answer: dict[str, float] = contestants.ask(OURS, {"do": ours, **blocks})
         return seconds, answer
 
     def _write_row(self, count: int, rounds: Sequence[tuple[float, dict[str, float]]]) -> Row:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from ..report import Row, Spread
 from .cases import Budget, MiB
-from .rounds import LIMIT, OURS, Field
+from .rounds import LIMIT, OURS, Contestants
 
 LARGEST_PUTS = 8
 FULL_POOLS = 3
 
 
-def full_pool_rows(field: Field, budget: Budget, largest: int) -> list[Row]:
+def full_pool_rows(contestants: Contestants, budget: Budget, largest: int) -> list[Row]:
     """Mixed sizes into a pool that is full: who refuses, and how much one large put evicts."""
     asked = {
         "do": "mixed",
@@ -20,7 +20,7 @@ def full_pool_rows(field: Field, budget: Budget, largest: int) -> list[Row]:
         "largest": largest,
         "total_bytes": FULL_POOLS * budget.pool_bytes,
     }
-    answers = field.rounds(1, lambda name, _: None if name == LIMIT else asked)
+    answers = contestants.rounds(1, lambda name, _: None if name == LIMIT else asked)
     told = {name: _refusals(given[0]) for name, given in answers.items()}
     rows = [
         Row(
@@ -30,7 +30,7 @@ def full_pool_rows(field: Field, budget: Budget, largest: int) -> list[Row]:
             peers=told,
         )
     ]
-    evicted = field.ask(OURS, {"do": "largest", "size_bytes": largest, "calls": LARGEST_PUTS})
+    evicted = contestants.ask(OURS, {"do": "largest", "size_bytes": largest, "calls": LARGEST_PUTS})
     rows.append(
         Row(
             case=f"put of {largest // MiB} MiB into the full pool",
@@ -39,7 +39,7 @@ def full_pool_rows(field: Field, budget: Budget, largest: int) -> list[Row]:
             note=f"largest {max(evicted or []):.3g}",
         )
     )
-    field.rounds(1, lambda _name, _round: {"do": "clear"})
+    contestants.rounds(1, lambda _name, _round: {"do": "clear"})
     return rows
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..report import Row, Spread, ratio_interval
 from .cases import Budget, exists_case
 from .peers import PEERS
-from .rounds import LIMIT, OURS, Answers, Field
+from .rounds import LIMIT, OURS, Answers, Contestants
 from .rows import call_row
 
 SMALL_BYTES = 1 << 10
@@ -31,7 +31,7 @@ def whole_keys(count: int) -> int:
 class ManyEntries:
     """Entries of 1 KiB: how fast they come, what a key costs, how fast existence is told."""
 
-    field: Field
+    contestants: Contestants
     budget: Budget
     num_keys: int
 
@@ -66,7 +66,7 @@ class ManyEntries:
                 "keep_bytes": self.budget.keep_bytes,
             }
 
-        return self.field.rounds(rounds, request)
+        return self.contestants.rounds(rounds, request)
 
     def _exists(self, among: int) -> Row:
         case = exists_case(among)
@@ -76,13 +76,13 @@ class ManyEntries:
         def request(name: str, _: int) -> Mapping[str, Any] | None:
             return asked.get(name, requests["peers"] if name in WITH_SERVER else None)
 
-        return call_row(case, self.field.rounds(self.budget.rounds, request))
+        return call_row(case, self.contestants.rounds(self.budget.rounds, request))
 
     def _clear(self) -> None:
-        self.field.rounds(1, lambda name, _: {"do": "clear"} if name in WITH_SERVER else None)
+        self.contestants.rounds(1, lambda name, _: {"do": "clear"} if name in WITH_SERVER else None)
 
     def _memory(self) -> dict[str, int]:
-        answers = self.field.rounds(
+        answers = self.contestants.rounds(
             1, lambda name, _: {"do": "memory"} if name in WITH_SERVER else None
         )
         return {name: given[0] for name, given in answers.items()}

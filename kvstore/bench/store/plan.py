@@ -17,7 +17,7 @@ from .daemon import running_daemon
 from .drivers.timing import RING_CALLS
 from .full_pool import full_pool_rows
 from .many_entries import FILL_BATCH, SMALL_BYTES, ManyEntries
-from .rounds import LIMIT, OURS, Field, Say, measure
+from .rounds import LIMIT, OURS, Contestants, Say, measure
 from .rows import call_row
 
 CALL_GROUPS = ("single", "batch", "view", "cold")
@@ -93,7 +93,7 @@ def _measure_pool(plan: Plan, directory: Path, say: Say) -> tuple[list[Row], dic
     """Rows, and the versions of those who are in them."""
     rows: list[Row] = []
     dram = ("--dram", str(plan.budget.pool_bytes))
-    with running_daemon(directory, *dram) as daemon, Field(say) as field:
+    with running_daemon(directory, *dram) as daemon, Contestants(say) as contestants:
         begin = {
             **daemon.settings(),
             "pool_bytes": plan.budget.pool_bytes,
@@ -101,34 +101,38 @@ def _measure_pool(plan: Plan, directory: Path, say: Say) -> tuple[list[Row], dic
             "touch": True,
             "checksums": "on",
         }
-        _enter_all(field, plan, directory, begin)
-        versions = field.versions
-        rows += _call_rows(field, plan, "on", say)
+        _enter_all(contestants, plan, directory, begin)
+        versions = contestants.versions
+        rows += _call_rows(contestants, plan, "on", say)
         if "many" in plan.groups:
             say(f"{plan.num_keys} entries")
-            rows += ManyEntries(field, plan.budget, plan.num_keys).rows()
+            rows += ManyEntries(contestants, plan.budget, plan.num_keys).rows()
         if "full" in plan.groups:
             say("a full pool")
-            rows += full_pool_rows(field, plan.budget, plan.largest_bytes)
+            rows += full_pool_rows(contestants, plan.budget, plan.largest_bytes)
         if any(case.checksums == "off" for case in plan.call_cases()):
-            field.enter(_ours(directory), {**begin, "checksums": "off"})
-            rows += _call_rows(field, plan, "off", say)
+            contestants.enter(_ours(directory), {**begin, "checksums": "off"})
+            rows += _call_rows(contestants, plan, "off", say)
     return rows, versions
 
 
-def _call_rows(field: Field, plan: Plan, checksums: Checksums, say: Say) -> Iterator[Row]:
+def _call_rows(
+    contestants: Contestants, plan: Plan, checksums: Checksums, say: Say
+) -> Iterator[Row]:
     for case in plan.call_cases():
         if case.checksums == checksums:
             say(f"{case.name}, {Size(case.size_bytes)} × {case.batch}")
-            yield call_row(case, measure(field, case, plan.budget))
+            yield call_row(case, measure(contestants, case, plan.budget))
 
 
-def _enter_all(field: Field, plan: Plan, directory: Path, begin: Mapping[str, Any]) -> None:
-    field.enter(_ours(directory), begin)
-    field.enter(Contestant(LIMIT, driver_command("limits"), directory / "limits.log"), begin)
+def _enter_all(
+    contestants: Contestants, plan: Plan, directory: Path, begin: Mapping[str, Any]
+) -> None:
+    contestants.enter(_ours(directory), begin)
+    contestants.enter(Contestant(LIMIT, driver_command("limits"), directory / "limits.log"), begin)
     directories = {"peers": plan.peer_dir, "logs": directory}
     for name in plan.against:
-        field.enter_peer(name, directories, begin)
+        contestants.enter_peer(name, directories, begin)
 
 
 def _ours(directory: Path) -> Contestant:

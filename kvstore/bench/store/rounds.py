@@ -20,7 +20,7 @@ Answers = dict[str, list[Any]]
 """By contestant, one answer a round."""
 
 
-class Field:
+class Contestants:
     """All contestants that run. A peer that fails is told and left out from then on; ours, and the
     limit, end the run."""
 
@@ -29,7 +29,7 @@ class Field:
         self._running: dict[str, Contestant] = {}
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Field:
+    def __enter__(self) -> Contestants:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,7 +107,7 @@ def side(name: str) -> str:
     return name if name in (OURS, LIMIT) else "peers"
 
 
-def measure(field: Field, case: Case, budget: Budget) -> Answers:
+def measure(contestants: Contestants, case: Case, budget: Budget) -> Answers:
     """A round to warm up, then those that count."""
     requests = case.requests(budget)
 
@@ -115,5 +115,5 @@ def measure(field: Field, case: Case, budget: Budget) -> Answers:
         too_large = name in PEERS and case.call_bytes > PEERS[name].most_call_bytes
         return None if too_large else requests[side(name)]
 
-    answers = field.rounds(budget.rounds + 1, request)
+    answers = contestants.rounds(budget.rounds + 1, request)
     return {name: given[1:] for name, given in answers.items()}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from moontide.engine_adapters.builtin.engine.output import Output, Reserved
 from moontide.engine_adapters.builtin.engine.plan import Limits
 from moontide.engine_adapters.builtin.engine.sequence import Handoff, Reuse
 from moontide.engine_adapters.builtin.engine.store_connector import StoreConnector, StoreSettings
-from moontide.engine_adapters.builtin.engine.store_door import Door, NoStore
+from moontide.engine_adapters.builtin.engine.store_link import NoStore, StoreLink
 from moontide.engine_adapters.builtin.model import (
     Decoder,
     KVTensors,
@@ -34,6 +33,8 @@ from moontide.engine_adapters.builtin.model import (
 )
 from moontide.engine_adapters.builtin.worker.build import namespace_of
 from moontide.kvstore import Namespace, StoreClient, block_keys, connect
+
+from ...waiting import wait_until
 
 BLOCK = 8
 WAIT_SECONDS = 30.0
@@ -59,7 +60,7 @@ class RecordingDecoder:
 
 
 @dataclass(frozen=True)
-class FixedDoor:
+class FixedLink:
     """Always the same store, whatever state it is in."""
 
     kv: KvJobs
@@ -149,10 +150,7 @@ class Bench:
         return self.engine.clear_cache().result(timeout=WAIT_SECONDS)
 
     def wait(self, ready: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready():
-            assert time.monotonic() < deadline, f"not within {seconds} s: {self.engine.stats}"
-            time.sleep(0.005)
+        wait_until(ready, seconds, lambda: f"not within {seconds} s: {self.engine.stats}")
 
     def stored(self, prompt: Sequence[int], max_tokens: int = 6) -> Answer:
         """Runs it, and waits until the store has its blocks."""
@@ -200,7 +198,7 @@ def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
             decoder: Decoder | None = None,
             **store: Any,
         ) -> Bench:
-            door: Door = NoStore() if kv is None else FixedDoor(kv)
+            link: StoreLink = NoStore() if kv is None else FixedLink(kv)
             tensors = KVTensors(model.config, num_pages=num_pages, page_tokens=BLOCK)
             recording = RecordingDecoder(decoder or model.decoder)
             limits = Limits(
@@ -214,7 +212,7 @@ def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
             engine = Engine(
                 replace(model, decoder=recording),  # type: ignore[arg-type]  # same interface
                 tensors,
-                StoreConnector(door, tensors, StoreSettings(**store)),
+                StoreConnector(link, tensors, StoreSettings(**store)),
                 limits,
                 partial(block_keys, namespace),
             )

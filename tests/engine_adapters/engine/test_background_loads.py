@@ -22,7 +22,7 @@ from moontide.engine_adapters.builtin.model import KVTensors, LoadedModel, Sampl
 from moontide.kvstore import JobId, JobResult, JobStatus, Tier
 from moontide.kvstore.errors import StoreUnavailable
 
-from .conftest import BLOCK, FixedDoor, MakeBench, NewKv, Running
+from .conftest import BLOCK, FixedLink, MakeBench, NewKv, Running
 from .taps import Altering, Holding, Refusing, Tap, fail_block, lose, time_out
 from .test_engine import prompt
 from .test_store_paths import full_blocks
@@ -56,7 +56,7 @@ def test_what_is_written_into_pages_between_two_steps_is_bounded(model: LoadedMo
     """However much has come, so that the step after it comes soon."""
     config = replace(model.config, num_kv_heads=8, head_dim=128)
     tensors = KVTensors(config, num_pages=50, page_tokens=64)
-    desk = JobDesk(FixedDoor(AtOnce()), Breaker(), StagingBudget(0))  # type: ignore[arg-type]  # a part of it
+    desk = JobDesk(FixedLink(AtOnce()), Breaker(), StagingBudget(0))  # type: ignore[arg-type]  # a part of it
     loads = BackgroundLoads(desk, tensors, StagingBudget(64 << 20))
     requests = []
     for number in range(2):

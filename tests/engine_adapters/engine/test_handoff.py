@@ -16,6 +16,7 @@ from moontide.kvstore import BlockKey, JobResult, Namespace, StoreClient, Tier, 
 from moontide.kvstore.errors import StoreUnavailable
 
 from ...store_process import StartStore, StoreProcess, start_nodes
+from ...waiting import wait_until
 from .conftest import BLOCK, MakeBench
 from .taps import Altering, Delaying, Refusing, Tap, fail_block, lose, time_out
 from .test_engine import prompt
@@ -73,11 +74,8 @@ def settle(nodes: TwoNodes, clients: list[StoreClient]) -> None:
 
 
 def await_nothing_held(clients: list[StoreClient], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
     for client in clients:
-        while not holds_nothing(client):
-            assert time.monotonic() < deadline, client.stats()
-            time.sleep(0.02)
+        wait_until(lambda each=client: holds_nothing(each), seconds, client.stats)
 
 
 def test_r06_a_split_run_equals_a_cold_one(

@@ -17,7 +17,7 @@ from moontide.kvstore.bench.store.contestants import (
     ContestantFailed,
     driver_command,
 )
-from moontide.kvstore.bench.store.rounds import LIMIT, OURS, Field, measure
+from moontide.kvstore.bench.store.rounds import LIMIT, OURS, Contestants, measure
 
 DRIVER = Path(__file__).with_name("dict_driver.py")
 SETTINGS = {"pool_bytes": 1 << 20, "area_bytes": 1 << 20}
@@ -110,20 +110,20 @@ def test_rounds_turn_the_order_and_leave_out_who_fails(start: StartContestant) -
         broken = name == "broken" and number == 1
         return {"do": "crash"} if broken else {"do": "memory"}
 
-    with Field(told.append) as field:
+    with Contestants(told.append) as contestants:
         for name in ("ours", "broken"):
-            field.enter(start(name=name), SETTINGS)
-        assert field.rounds(3, request) == {"ours": [1000] * 3}
-        assert list(field.versions) == ["ours"]
+            contestants.enter(start(name=name), SETTINGS)
+        assert contestants.rounds(3, request) == {"ours": [1000] * 3}
+        assert list(contestants.versions) == ["ours"]
     assert asked[:4] == [("ours", 0), ("broken", 0), ("broken", 1), ("ours", 1)]
     assert "broken is left out" in told[0]
 
 
 def test_without_ours_there_is_no_measurement(start: StartContestant) -> None:
-    with Field(lambda _: None) as field:
-        field.enter(start(name=OURS), SETTINGS)
+    with Contestants(lambda _: None) as contestants:
+        contestants.enter(start(name=OURS), SETTINGS)
         with pytest.raises(ContestantFailed):
-            field.ask(OURS, {"do": "crash"})
+            contestants.ask(OURS, {"do": "crash"})
 
 
 def test_a_peers_interpreter_runs_a_driver_without_our_packages(tmp_path: Path) -> None:
@@ -147,12 +147,12 @@ def test_limits_are_copies_round_trips_and_the_disk(tmp_path: Path) -> None:
 
 def test_every_peer_is_asked_the_same_of_each_case(start: StartContestant) -> None:
     budget = Budget(rounds=2, round_seconds=0.0, pool_bytes=8 << 20)
-    with Field(lambda _: None) as field:
-        field.enter(start(name=OURS), {**SETTINGS, "area_bytes": 4 << 20})
-        field.enter(start(name="peer"), {**SETTINGS, "area_bytes": 4 << 20})
+    with Contestants(lambda _: None) as contestants:
+        contestants.enter(start(name=OURS), {**SETTINGS, "area_bytes": 4 << 20})
+        contestants.enter(start(name="peer"), {**SETTINGS, "area_bytes": 4 << 20})
         for case in call_cases([4096]):
             if case.ours["do"] in ("put", "get", "get_unseen"):
-                answers = measure(field, case, budget)
+                answers = measure(contestants, case, budget)
                 assert {name: len(rounds) for name, rounds in answers.items()} == {
                     OURS: 2,
                     "peer": 2,

@@ -20,7 +20,7 @@ _CONNECT_SECONDS = 5.0
 _CHECK_SECONDS = 1.0
 
 
-class Door(Protocol):
+class StoreLink(Protocol):
     """Where the engine finds its store."""
 
     def store(self) -> KvJobs:
@@ -51,7 +51,7 @@ class NoStore:
         pass
 
 
-class StoreDoor:
+class DaemonLink:
     """Connects until it works, then looks once a second which daemon answers."""
 
     def __init__(self, address: str, namespace: Namespace, instance: Instance) -> None:
@@ -64,7 +64,7 @@ class StoreDoor:
         self._store: BlockStore | None = None
         self._attached = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="store-door", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="store-link", daemon=True)
         self._thread.start()
 
     def store(self) -> KvJobs:
