@@ -119,6 +119,14 @@ def test_after_close_callers_act_alone() -> None:
     assert threading.active_count() == before
 
 
+def test_what_it_opens_to_look_for_free_cores_is_closed_with_it() -> None:
+    before = os.listdir("/proc/self/fd")
+    helper = CopyHelper()
+    helper.share(lambda index: None, 100, MANY_BYTES)
+    helper.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_a_machine_whose_cores_all_have_work_is_busy() -> None:
     cores = os.cpu_count() or 1
     spinning = [
