@@ -26,6 +26,7 @@ from moontide.kvstore.membership import (
 )
 from moontide.kvstore.service import HostPort
 
+from ..waiting import until
 from .fake_model import LAYOUT, MODEL, NAMESPACE, TOKEN
 from .fake_worker import FakeWorker
 
@@ -46,19 +47,6 @@ def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
             runner.run(body())
 
     return run
-
-
-async def until(condition: Callable[[], Any], what: str, seconds: float = 15.0) -> None:
-    """Polls, so that no test depends on how long something takes."""
-    deadline = time.monotonic() + seconds
-    while True:
-        result = condition()
-        if asyncio.iscoroutine(result):
-            result = await result
-        if result:
-            return
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 class FakeStore:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ..waiting import until
 from .fake_model import BLOCK_TOKENS, MODEL, keys_of, tokenizer
 from .fake_worker import FakeWorker
-from .fakes import Cluster, FakeStore, in_loop, running, until
+from .fakes import Cluster, FakeStore, in_loop, running
 
 PROMPT = "a prompt of more than three blocks, so that there is something to hit!"
 TOKEN_IDS = tokenizer().encode(PROMPT).ids

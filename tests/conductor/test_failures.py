@@ -13,9 +13,10 @@ from aiohttp import web
 
 from moontide.conductor.upstream import calls, stream
 
+from ..waiting import until
 from .fake_model import MODEL
 from .fake_worker import FakeWorker
-from .fakes import Cluster, in_loop, running, until
+from .fakes import Cluster, in_loop, running
 
 BODY = {"model": MODEL, "prompt": "hi"}
 Failing = Callable[[FakeWorker, web.Request], Awaitable[web.StreamResponse]]

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from ..waiting import until
 from .fake_model import BLOCK_TOKENS, MODEL, keys_of, tokenizer
 from .fake_worker import FakeWorker
 from .fakes import (
@@ -18,7 +19,6 @@ from .fakes import (
     prefill_worker,
     running,
     two_nodes,
-    until,
 )
 
 PROMPT = "a prompt of more than three blocks, so that there is something to hit!"

@@ -12,6 +12,7 @@ from aiohttp import web
 from moontide.conductor.cluster import watcher, workers
 from moontide.conductor.upstream.stream import SLICE_SECONDS
 
+from ..waiting import until
 from .conftest import CHECK_SECONDS
 from .fake_model import MODEL
 from .fake_worker import FakeWorker
@@ -23,7 +24,6 @@ from .fakes import (
     nothing_left,
     prefill_worker,
     two_nodes,
-    until,
 )
 
 PROMPT = "hello there"

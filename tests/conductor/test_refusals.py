@@ -10,9 +10,10 @@ import pytest
 
 from moontide.conductor.cluster.models import Model
 
+from ..waiting import until
 from .fake_model import CONTEXT_TOKENS, MODEL
 from .fake_worker import FakeWorker
-from .fakes import in_loop, running, until
+from .fakes import in_loop, running
 
 USER = {"role": "user", "content": "hi"}
 

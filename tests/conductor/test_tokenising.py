@@ -11,7 +11,8 @@ from moontide.conductor import tokenising
 from moontide.conductor.errors import Overloaded
 from moontide.conductor.tokenising import TokeniserPool
 
-from .fakes import in_loop, until
+from ..waiting import until
+from .fakes import in_loop
 
 
 @in_loop

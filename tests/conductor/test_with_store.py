@@ -14,9 +14,10 @@ from pathlib import Path
 from moontide.kvstore import connect
 from moontide.kvstore.membership import open_membership
 
+from ..waiting import until
 from .fake_model import BLOCK_TOKENS, LAYOUT, MODEL, NAMESPACE, TOKEN, tokenizer
 from .fake_worker import FakeWorker
-from .fakes import Cluster, in_loop, running, until
+from .fakes import Cluster, in_loop, running
 
 MOONTIDE = Path(sys.executable).with_name("moontide")
 PROMPT = "four blocks of sixteen tokens, written to the pool by a client......"

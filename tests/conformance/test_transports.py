@@ -24,6 +24,7 @@ from moontide.transfer.types import (
     TransferRequest,
 )
 
+from ..waiting import wait_until
 from .transport_rigs import CONTENT, LANDING, PEER, READABLE, SEGMENT_BYTES, SOON, TRANSPORTS, Rig
 
 SMALL = Limits(max_bytes=SEGMENT_BYTES, max_slices=16, max_batches=8)
@@ -287,9 +288,7 @@ def test_close_ends_what_is_pending(rig: Rig) -> None:
     batch = submit(rig, read(local))
     closing = threading.Thread(target=rig.transport.close)
     closing.start()
-    deadline = time.monotonic() + SOON
-    while rig.transport.poll(batch)[0].state is SliceState.PENDING:
-        assert time.monotonic() < deadline
+    wait_until(lambda: rig.transport.poll(batch)[0].state is not SliceState.PENDING, SOON)
     assert rig.transport.poll(batch) == (SliceStatus(SliceState.FAILED, "closed"),)
     rig.resume()
     closing.join(SOON)

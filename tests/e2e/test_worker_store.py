@@ -14,6 +14,7 @@ import pytest
 from moontide.kvstore import connect
 from moontide.kvstore.membership import WorkerRecord, open_membership
 
+from ..waiting import wait_until
 from .worker_process import BLOCK, WorkerProcess, is_idle
 
 StartStore = Callable[..., Any]
@@ -103,9 +104,7 @@ def test_it_starts_without_a_daemon_and_finds_one_later(
     with WorkerProcess(tmp_path, tiny_model_dir, store=f"unix:{store.socket}") as worker:
         worker.complete(prompt(30))
         store.start()
-        deadline = time.monotonic() + 10
-        while not hits(worker):
-            assert time.monotonic() < deadline
+        wait_until(lambda: hits(worker))
         membership = open_membership(f"file:{tmp_path / 'cluster'}")
 
         def told() -> str:
@@ -113,9 +112,7 @@ def test_it_starts_without_a_daemon_and_finds_one_later(
             assert isinstance(member.record, WorkerRecord)
             return member.record.store_instance
 
-        while told() != store.instance:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: told() == store.instance)
 
 
 def test_an_idle_worker_holds_nothing_in_the_store(worker: tuple[WorkerProcess, Any]) -> None:
@@ -131,13 +128,8 @@ def test_an_idle_worker_holds_nothing_in_the_store(worker: tuple[WorkerProcess, 
             process.request("POST", "/v1/cache/clear")
     process.wait_for(is_idle)
     with connect(f"unix:{store.socket}") as client:
-        deadline = time.monotonic() + 5
-        while True:
-            stats = client.stats()
-            if not (stats["pins"] or stats["in_flight"] or stats["tickets"]):
-                break
-            assert time.monotonic() < deadline, stats
-            time.sleep(0.05)
+        held = ("pins", "in_flight", "tickets")
+        wait_until(lambda: not any(client.stats()[name] for name in held), 5.0, client.stats)
 
 
 def test_r21_a_stopped_daemon_delays_a_few_requests_a_little(
@@ -154,6 +146,4 @@ def test_r21_a_stopped_daemon_delays_a_few_requests_a_little(
             waits.append(time.monotonic() - started)
         assert max(waits) < 5
         assert sorted(waits)[len(waits) // 2] < 0.2
-    deadline = time.monotonic() + 10
-    while not hits(process):
-        assert time.monotonic() < deadline
+    wait_until(lambda: hits(process))

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ..waiting import wait_until
+
 START_SECONDS = 30.0
 BLOCK = 8
 MOONTIDE = str(Path(sys.executable).with_name("moontide"))
@@ -175,10 +177,7 @@ class WorkerProcess:
         return self.get("/v1/stats").body
 
     def wait_for(self, ready: Any, seconds: float = 5.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready(stats := self.stats()):
-            assert time.monotonic() < deadline, stats
-            time.sleep(0.02)
+        wait_until(lambda: ready(self.stats()), seconds, self.stats)
 
 
 def is_idle(stats: Any) -> bool:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 
 from moontide.conductor.launch.ports import HOST, is_free
+
+from ...waiting import wait_until
 
 START_SECONDS = 90.0
 ENDS_SECONDS = 20.0
@@ -78,13 +79,6 @@ def start_up(tmp_path: Path, tiny_model_dir: Path) -> Iterator[StartUp]:
         up.process.stdout.close()
 
 
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def await_ready(up: Up) -> None:
     assert up.process.stdout is not None
     for line in up.process.stdout:
@@ -122,7 +116,7 @@ def test_up_serves_replaces_a_killed_store_and_ends_with_a_signal(start_up: Star
     killed = state["nodes"][0]["pid"]
     os.kill(killed, signal.SIGKILL)
     assert ask(completions, prompt)["usage"]["completion_tokens"] == 3
-    until(lambda: up.state["nodes"][0]["pid"] != killed, 10)
+    wait_until(lambda: up.state["nodes"][0]["pid"] != killed, 10)
     said = (up.folder / "stderr").read_text()
     assert "node-1 was killed by SIGKILL; starting it again in 0.1 s" in said
 
@@ -140,7 +134,7 @@ def test_children_end_when_up_is_killed(start_up: StartUp) -> None:
     pids = up.pids()
     up.process.kill()
     up.process.wait()
-    until(lambda: not any(lives(pid) for pid in pids), ENDS_SECONDS)
+    wait_until(lambda: not any(lives(pid) for pid in pids), ENDS_SECONDS)
 
 
 def test_a_missing_model_ends_up_with_the_workers_words(start_up: StartUp) -> None:

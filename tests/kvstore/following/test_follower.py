@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from moontide.kvstore.index import Phase, PrefixIndex
 from moontide.kvstore.membership import StoreRecord
 
 from ...store_process import StartStore, StoreProcess
+from ...waiting import until
 from ..client.helpers import NAMESPACE, client_of, write_prompt
 from ..daemon.admin import Admin
 
@@ -72,12 +73,6 @@ async def following(record: StoreRecord, token: str) -> AsyncIterator[PrefixInde
         finally:
             follower.cancel()
             await asyncio.wait({follower})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def record_of(url: str, instance: str = INSTANCE, name: str = "node-x") -> StoreRecord:

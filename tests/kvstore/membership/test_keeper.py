@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,18 +12,8 @@ import pytest
 from moontide.kvstore.errors import Conflict
 from moontide.kvstore.membership import FileMembership, Keeper, MemoryMembership
 
+from ...waiting import until
 from .members import TTL_S, Clock, store, worker
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-async def _eventually(condition: Callable[[], bool]) -> None:
-    await asyncio.to_thread(_until, condition)
 
 
 def test_r29_a_keeper_registers_again_after_a_wipe(directory: Path) -> None:
@@ -37,7 +25,7 @@ def test_r29_a_keeper_registers_again_after_a_wipe(directory: Path) -> None:
             path.unlink()
         directory.rmdir()
         assert membership.members() == []
-        await _eventually(lambda: len(membership.members()) == 1)
+        await until(lambda: len(membership.members()) == 1)
         await keeper.close()
         assert membership.members() == []
 
@@ -51,7 +39,7 @@ def test_a_keeper_tells_what_changed(directory: Path) -> None:
         await keeper.start()
         changed = msgspec.structs.replace(worker(), store_instance="node-0/9/cc")
         keeper.update(changed)
-        await _eventually(lambda: [m.record for m in membership.members()] == [changed])
+        await until(lambda: [m.record for m in membership.members()] == [changed])
         await keeper.close()
 
     asyncio.run(scenario())
@@ -81,10 +69,10 @@ def test_a_keeper_says_when_others_may_have_thought_it_gone(directory: Path) -> 
         )
         await keeper.start()
         clock.now += 0.3
-        await _eventually(lambda: keeper.is_held)
+        await until(lambda: keeper.is_held)
         assert lapses == []
         clock.now += 5.0
-        await _eventually(lambda: len(membership.members()) == 1)
+        await until(lambda: len(membership.members()) == 1)
         assert len(lapses) == 1
         await keeper.close()
 
@@ -99,7 +87,7 @@ def test_r29_a_keeper_whose_record_was_wiped_says_so_though_its_lease_had_not_en
         keeper = Keeper(membership, store(), ttl_s=0.6, on_lapse=lambda: lapses.append(1))
         await keeper.start()
         shutil.rmtree(directory)
-        await _eventually(lambda: len(membership.members()) == 1)
+        await until(lambda: len(membership.members()) == 1)
         assert lapses == [1]
         await keeper.close()
 

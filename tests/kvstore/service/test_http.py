@@ -11,6 +11,7 @@ import pytest
 from moontide.kvstore.errors import Conflict, InvalidRequest
 from moontide.kvstore.service import HostPort, Limits, bind_listener, bound_address
 
+from ...waiting import wait_until
 from .conftest import TOKEN, Serve, Served
 
 JSON = {"Content-Type": "application/json"}
@@ -268,7 +269,7 @@ def test_requests_over_the_bound_are_told_to_come_back(serve: Serve) -> None:
         status, answer, _ = ask(served, "GET", "/v1/items/a")
         assert (status, code_of(answer)) == (503, "busy")
     assert served.witness.cancelled.wait(5)
-    _until(lambda: ask(served, "GET", "/v1/items/a")[0] == 200)
+    wait_until(lambda: ask(served, "GET", "/v1/items/a")[0] == 200)
 
 
 def test_connections_over_the_bound_are_refused(serve: Serve) -> None:
@@ -281,7 +282,7 @@ def test_connections_over_the_bound_are_refused(serve: Serve) -> None:
         _expect_closed(third)
     for each in held:
         each.close()
-    _until(lambda: _answers(served))
+    wait_until(lambda: _answers(served))
 
 
 # -- streams, life cycle --------------------------------------------------------------
@@ -367,9 +368,3 @@ def _answers(served: Served) -> bool:
         return ask(served, "GET", "/healthz")[0] == 200
     except (OSError, http.client.HTTPException):
         return False
-
-
-def _until(condition: Any) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline

@@ -113,8 +113,7 @@ def test_what_many_pin_together_counts_once(node: Node) -> None:
     for index in range(2):
         node.put(owners[0], f"k{index}", bytes(SEGMENT_BYTES))
     for owner in owners:
-        node.pin(owner, "k0")
-        node.pin(owner, "k1")
+        assert all(node.pin(owner, key) for key in ("k0", "k1"))
 
 
 def test_an_entry_of_any_size_can_be_sent(make_node: MakeNode) -> None:

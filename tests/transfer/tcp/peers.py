@@ -29,18 +29,13 @@ from moontide.transfer.types import (
 )
 from moontide.transfer.wire import Header, Kind
 
+from ...waiting import wait_until
+
 TOKEN = b"a cluster token"
 PEER = str(Instance("peer", 1, bytes(16)))
 SOON = 10.0
 DONE = SliceStatus(SliceState.DONE)
 Script = Callable[[socket.socket], None]
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.002)
 
 
 def exactly(sock: socket.socket, num_bytes: int) -> bytes:
@@ -135,9 +130,7 @@ class Client:
     def wait(self, batch: BatchId) -> SliceStatus:
         """The status of the batch's one slice, once it is terminal."""
         transport = self.transport
-        eventually(
-            lambda: transport.poll(batch)[0].state is not SliceState.PENDING, f"batch {batch} ends"
-        )
+        wait_until(lambda: transport.poll(batch)[0].state is not SliceState.PENDING)
         [status] = transport.poll(batch)
         transport.forget(batch)
         return status

@@ -15,6 +15,7 @@ from moontide.transfer import Access, SegmentRegistry, ServerLimits, TransferSer
 from moontide.transfer.types import TransferCounters
 from moontide.transfer.wire import Header, Kind
 
+from ...waiting import wait_until
 from .peers import (
     DONE,
     PEER,
@@ -23,7 +24,6 @@ from .peers import (
     Client,
     client,
     connect,
-    eventually,
     exactly,
     next_header,
     serving,
@@ -60,7 +60,7 @@ def test_both_ends_count_the_same(stack: ExitStack) -> None:
     assert here.wait(here.read(memoryview(bytearray(10)), 1 << 30)).code == "out_of_range"
     assert here.transport.counters() == TransferCounters(300_000, 5000, 2, 1)
     moved = TransferCounters(5000, 300_000, 2, 1)
-    eventually(lambda: server.report().moved == moved, "the server has counted what it sent")
+    wait_until(lambda: server.report().moved == moved)
     report = server.report()
     assert (report.connections, report.refused, report.broken) == (1, 0, 0)
 
@@ -93,7 +93,7 @@ def test_more_connections_than_the_bound_are_refused_with_a_reason(stack: ExitSt
     assert status.code == "busy"
     assert "2 connections" in status.reason
     held[0].close()
-    eventually(lambda: server.report().connections == 1, "the place is free")
+    wait_until(lambda: server.report().connections == 1)
     check_reads(here)
 
 
@@ -111,8 +111,8 @@ def test_stalled_peers_are_dropped(stack: ExitStack, how: str) -> None:
             "half a write": wire.encode_header(Header(Kind.WRITE, 1, 1, 0, 1000)) + bytes(500),
         }
         sock.sendall(frames[how])
-    eventually(lambda: server.report().accepted == 1, "the peer is accepted")
-    eventually(lambda: server.report().connections == 0, "the peer is dropped")
+    wait_until(lambda: server.report().accepted == 1)
+    wait_until(lambda: server.report().connections == 0)
     assert server.report().broken == 1
     assert segments.is_idle(0)
     assert segments.is_idle(1)
@@ -215,7 +215,7 @@ def test_hostile_bytes_end_only_their_own_connection(stack: ExitStack) -> None:
         if number % 50 == 0:
             check_reads(here)
     check_reads(here)
-    eventually(lambda: server.report().connections <= 2, "the broken ones are gone")
+    wait_until(lambda: server.report().connections <= 2)
 
 
 def test_close_ends_every_connection_and_lets_go(stack: ExitStack) -> None:

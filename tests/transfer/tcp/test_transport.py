@@ -28,6 +28,7 @@ from moontide.transfer.types import (
 )
 from moontide.transfer.wire import Header, Kind
 
+from ...waiting import wait_until
 from .peers import (
     DONE,
     PEER,
@@ -36,7 +37,6 @@ from .peers import (
     Client,
     client,
     data_frame,
-    eventually,
     exactly,
     next_header,
     scripted,
@@ -75,7 +75,7 @@ def test_r10_memory_is_let_go_in_the_middle_of_a_payload(stack: ExitStack, end: 
     local = buffer(1_000_000)
     batch = here.read(local, within=0.2 if end == "deadline" else SOON)
     assert half_sent.wait(SOON)
-    eventually(lambda: local[499_000] == ord("x"), "the first half arrives")
+    wait_until(lambda: local[499_000] == ord("x"))
     if end == "cancel":
         here.transport.cancel(batch)
     status = here.wait(batch)
@@ -121,7 +121,7 @@ def test_r10_a_failure_at_any_slice_is_never_reported_done(stack: ExitStack, fai
         for offset, view in enumerate(local)
     ]
     batch = here.transport.submit(requests, deadline=time.monotonic() + SOON)
-    eventually(lambda: batch in here.transport.finished(), "the batch ends")
+    wait_until(lambda: batch in here.transport.finished())
     statuses = here.transport.poll(batch)
     lost = "unavailable"
     assert [status.code for status in statuses] == [
@@ -201,7 +201,7 @@ def test_r10_a_write_cut_short_by_its_deadline_sends_nothing_of_its_memorys_next
     parts = (local[: 300 << 10], local[300 << 10 :])  # the kernel is full in the middle of a piece
     requests = [TransferRequest(Opcode.WRITE, part, SegmentAddress(PEER, 1), 0) for part in parts]
     batch = here.transport.submit(requests, deadline=time.monotonic() + 0.3)
-    eventually(lambda: batch in here.transport.finished(), "the deadline ends the batch")
+    wait_until(lambda: batch in here.transport.finished())
     assert {status.reason for status in here.transport.poll(batch)} == {"deadline"}
     local[:] = b"b" * len(local)
     reused.set()
@@ -289,7 +289,7 @@ def test_the_token_is_proved_by_both_sides(stack: ExitStack) -> None:
     stranger = Client(server.address, token=b"guess")
     stack.callback(stranger.transport.close)
     assert stranger.wait(stranger.read(buffer(10))).code == "access_denied"
-    eventually(lambda: server.report().refused == 1, "the server counts it")
+    wait_until(lambda: server.report().refused == 1)
 
     def impostor() -> None:
         sock, _ = listener.accept()
@@ -365,7 +365,7 @@ def test_idle_connections_end_and_come_back(stack: ExitStack) -> None:
     here = client(stack, server.address, TcpLimits(stream=StreamLimits(idle_seconds=0.05)))
     for accepted in (1, 2):
         assert here.wait(here.read(buffer(100))) == DONE
-        eventually(lambda: server.report().connections == 0, "the idle connection ends")
+        wait_until(lambda: server.report().connections == 0)
         assert server.report().accepted == accepted
     assert server.report().broken == 0
 
