@@ -6,6 +6,7 @@ from .copying import Bytes, checksum, checksums, copy, copy_and_checksum
 from .descriptors import close_descriptors, receive_with_descriptors, send_with_descriptors
 from .file_spans import FileSpan, FileTransport
 from .files import DirectFile, FileAccess, aligned_buffer, is_aligned, sync_directory
+from .locking import take
 from .memory import MemoryBound, available_memory
 from .registry import Access, SegmentRegistry
 from .segments import Mapping, Segment, check_memory
@@ -48,4 +49,5 @@ __all__ = [
     "receive_with_descriptors",
     "send_with_descriptors",
     "sync_directory",
+    "take",
 ]

@@ -18,6 +18,7 @@ from itertools import chain
 from xxhash import xxh3_64
 
 from .copying import Bytes, copy, copy_and_checksum, flat_pair, left_in_cache
+from .locking import take
 
 LEAST_SHARED_BYTES = 4 << 20
 """Waking the other costs some 50 µs."""
@@ -73,9 +74,8 @@ class CopyHelper:
         is_shared = num_bytes >= max(LEAST_SHARED_BYTES, count * LEAST_MEAN_BYTES)
         last = count - 1 if is_shared else 0
         for index in indices:
-            if index < last and not index & (index - 1) and self._take():  # before 0, 1, 2, 4, 8 …
-                self._run_beside(_Shared(act, chain((index,), indices)))
-            else:
+            may_share = index < last and not index & (index - 1)  # before 0, 1, 2, 4, 8 …
+            if not (may_share and self._share_rest(act, index, indices)):
                 act(index)
 
     def copy(self, destination: memoryview, source: Bytes) -> None:
@@ -109,33 +109,44 @@ class CopyHelper:
         """In the child, which has no such thread."""
         self._busy, self._thread = threading.Lock(), None
 
-    def _take(self) -> bool:
-        """Whether the other thread works for this caller now, who then releases `_busy`."""
-        if not self._busy.acquire(blocking=False):
+    def _share_rest(self, act: Callable[[int], None], index: int, indices: Iterator[int]) -> bool:
+        """From `index` on, if the other thread works for this caller now."""
+        if not take(self._busy):
             return False
-        if self._is_worthwhile():
-            return True
-        self._busy.release()
-        return False
-
-    def _run_beside(self, shared: _Shared) -> None:
-        """On both threads; returns when neither runs it any more."""
         try:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="moontide-help", daemon=True)
-                self._thread.start()
-            self._work.put(shared)
-            shared.run()
-            shared.ended.acquire()
+            if not self._is_worthwhile():
+                return False
+            self._run_beside(_Shared(act, chain((index,), indices)))
+            return True
         finally:
             self._busy.release()
+
+    def _run_beside(self, shared: _Shared) -> None:
+        """On both threads; returns or raises when neither runs it any more, also when a signal
+        handler raises meanwhile."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="moontide-help", daemon=True)
+            thread.start()
+            self._thread = thread
+        is_running = True
+        try:
+            self._work.put(shared)
+            shared.run()
+        except BaseException as error:  # noqa: BLE001  # raised below
+            shared.error = shared.error or error
+        while is_running:
+            try:
+                with shared.running:
+                    is_running = False
+            except BaseException as error:  # noqa: BLE001  # raised below
+                shared.error = shared.error or error
         if shared.error is not None:
             raise shared.error
 
     def _run(self) -> None:
         while (shared := self._work.get()) is not None:
             shared.run()
-            shared.ended.release()
+            shared.running.release()
 
 
 class _Shared:
@@ -145,7 +156,8 @@ class _Shared:
         self._act = act
         self._indices = indices
         self.error: BaseException | None = None
-        self.ended = threading.Semaphore(0)
+        self.running = threading.Lock()  # until the other thread has ended
+        self.running.acquire()
 
     def run(self) -> None:
         """Raises nothing."""

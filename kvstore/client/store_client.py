@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moontide.transfer import Bytes, CopyHelper
+from moontide.transfer import CopyHelper
 from moontide.transfer.types import Instance
 
 from .. import wire
 from ..errors import Conflict, InvalidRequest
-from ..keys import Namespace, string_entry_id, string_entry_ids
+from ..keys import EntryId, Namespace, string_entry_id, string_entry_ids
 from ..layout import Shard
 from ..types import IfExists, PutResult, PutStatus
 from .batches import batches
 from .blocks.block_store import BlockStore
-from .buffers import readable_bytes, writable_bytes
+from .buffers import all_readable_bytes, readable_bytes, writable_bytes
 from .connections.address import TcpAddress, parse_address
 from .connections.attachment import Attachment, AttachmentHooks, Attachments
 from .connections.channel import Channel
@@ -142,7 +142,8 @@ class StoreClient:
         options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
         entry = string_entry_id(key)
         value = data if type(data) is bytes else readable_bytes(data)
-        result = self._writer.put_one(entry, value, options, deadline)
+        with self._link.interruptible:
+            result = self._writer.put_one(entry, value, options, deadline)
         if if_exists == "error" and result.status is PutStatus.EXISTS:
             raise Conflict(
                 f"key {key!r} exists already; remove it first or put with if_exists='replace'"
@@ -163,10 +164,9 @@ class StoreClient:
         deadline = self._begin(timeout_s)
         options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
         entries = string_entry_ids([key for key, _ in items])
-        values: list[Bytes] = [data for _, data in items]  # type: ignore[misc]  # or below
-        if not {bytes}.issuperset(map(type, values)):
-            values = [readable_bytes(data) for data in values]
-        return self._writer.put(entries, values, options, deadline)
+        values = all_readable_bytes([data for _, data in items])
+        with self._link.interruptible:
+            return self._writer.put(entries, values, options, deadline)
 
     def remove(self, key: Key, *, timeout_s: float | None = None) -> bool:
         """True when it was there."""
@@ -224,8 +224,12 @@ class StoreClient:
     def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:
         """The entry in place, pinned until released; None: a miss. Over TCP it is a copy. Raises
         OutOfSpace when this client pins more than its share."""
-        deadline = self._begin(timeout_s)
         entry = string_entry_id(key)
+        deadline = self._begin(timeout_s)
+        with self._link.interruptible:
+            return self._view(entry, deadline)
+
+    def _view(self, entry: EntryId, deadline: Deadline) -> View | None:
         while self._link.open(deadline).shared_memory:
             deadline.check("view")
             (located,), answer = self._reader.locate([entry], deadline, pin_s=0)

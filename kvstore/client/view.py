@@ -27,6 +27,8 @@ class View:
     underneath. The memory itself stays readable as long as `data` is referenced. Without shared
     memory `data` is a private copy, verified, which cannot be lost."""
 
+    _pin: Pin | None = None  # also of one that an interrupt keeps from being made
+
     def __init__(
         self,
         data: memoryview,

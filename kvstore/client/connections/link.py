@@ -6,8 +6,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
+from moontide.transfer import take
 from moontide.transfer.errors import TransferError
 
 from ... import wire
@@ -23,6 +24,10 @@ from .attachment import Attachment
 from .connection import Connection, raise_failure
 from .dialer import Dialer
 from .frames import Buffers, ConnectionLost, OwnerLost
+from .interrupts import Interruptible
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Answer(NamedTuple):
@@ -34,21 +39,6 @@ class Answer(NamedTuple):
     connection: int  # serial; reservations and view pins belong to it
 
 
-class _Turn:
-    """Ends with the `with`."""
-
-    __slots__ = ("_end",)
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        self._end = end
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
-        self._end()
-
-
 class Link:
     """Thread-safe. After a timeout the connection is closed, so that the daemon frees what it owned
     and no late reply is taken for another's; the next call opens a new one."""
@@ -57,7 +47,9 @@ class Link:
         self._dialer = dialer
         self._on_notice = on_notice
         self._lock = threading.Lock()
-        self._turn = _Turn(self._end_turn)
+        self.interruptible = Interruptible(self._hang_up)
+        """`with` it: what an interrupted call had reserved or pinned, and nobody knows of, ends
+        with the connection (unless other calls use that: then when it ends)."""
         self._connection: Connection | None = None
         self.attachment: Attachment | None = None
         """Of the last connection; None before the first, after `close` and in a forked child."""
@@ -70,15 +62,13 @@ class Link:
         attachment = self.attachment
         if self._connection is not None and attachment is not None:
             return attachment
-        with self._held(deadline):
-            return self._ready(deadline)[1]
+        return self._in_turn(deadline, self._ready, deadline)[1]
 
     def ask(self, message: wire.Request, deadline: Deadline) -> Answer:
         """For requests that may be made twice: tried again when the connection breaks."""
         while True:
             try:
-                with self._held(deadline):
-                    return self._exchange(message, deadline)
+                return self._in_turn(deadline, self._exchange, message, deadline, ())
             except ConnectionLost as lost:
                 if not deadline.remaining():
                     raise StoreUnavailable(str(lost)) from lost
@@ -88,8 +78,7 @@ class Link:
         have seen it, raises StoreUnavailable: nobody knows whether it was done."""
         while True:
             try:
-                with self._held(deadline):
-                    return self._exchange(message, deadline, payload)
+                return self._in_turn(deadline, self._exchange, message, deadline, payload)
             except ConnectionLost as lost:
                 if lost.sent or not deadline.remaining():
                     raise _unknown(lost) from lost
@@ -100,37 +89,21 @@ class Link:
         """For requests about what `connection` owns. Raises OwnerLost when it had ended before, and
         the reservation or pin with it."""
         try:
-            with self._held(deadline):
-                return self._request(*self._owner(connection), message, deadline, payload)
+            return self._in_turn(deadline, self._request_on, connection, message, deadline, payload)
         except ConnectionLost as lost:
             raise _unknown(lost) if lost.sent else _owner_lost() from lost
 
     def post_on(self, connection: int, message: wire.Request, deadline: Deadline) -> int:
         """As `act_on`, for an answer that `collect` takes later: its id."""
         try:
-            with self._held(deadline):
-                owner, attachment = self._owner(connection)
-                try:
-                    self._add_notes(owner, attachment)
-                    return owner.post(message, deadline)
-                except BaseException:
-                    self._drop()
-                    raise
+            return self._in_turn(deadline, self._post_on, connection, message, deadline)
         except ConnectionLost as lost:
             raise _unknown(lost) if lost.sent else _owner_lost() from lost
 
     def collect(self, connection: int, request_id: int, deadline: Deadline) -> wire.Reply:
         """The answer to what was posted. Raises like `act`."""
         try:
-            with self._held(deadline):
-                current = self._connection
-                if current is None or current.serial != connection:
-                    raise ConnectionLost("the connection to the store is gone")
-                try:
-                    reply = current.collect(request_id, deadline)
-                except BaseException:
-                    self._drop()
-                    raise
+            reply = self._in_turn(deadline, self._collect, connection, request_id, deadline)
         except ConnectionLost as lost:
             raise _unknown(lost) from lost
         if isinstance(reply, wire.Failure):
@@ -149,17 +122,8 @@ class Link:
         """Adds the segment's mapping to `attachment`. Raises StoreUnavailable when another daemon
         answers by now."""
         try:
-            with self._held(deadline):
-                connection, current = self._ready(deadline)
-                if current is not attachment:
-                    raise StoreUnavailable("another store answers at this address now; try again")
-                reply = self._exchange(wire.MapSegment(segment, writable), deadline).reply
-                assert isinstance(reply, wire.SegmentReply)
-                descriptor = connection.reader.take_descriptor()
-                if writable:
-                    attachment.add_granted(segment, descriptor, reply.num_bytes)
-                else:
-                    attachment.add_readable(segment, descriptor, reply.num_bytes)
+            message = wire.MapSegment(segment, writable)
+            self._in_turn(deadline, self._map_segment, attachment, message, deadline)
         except (ConnectionLost, TransferError) as error:
             raise StoreUnavailable(f"segment {segment} could not be mapped: {error}") from error
 
@@ -172,7 +136,7 @@ class Link:
 
     def take_notices(self) -> None:
         """Handles what the daemon sent unasked, unless a call is running (which does it)."""
-        if self._lock.acquire(blocking=False):
+        if take(self._lock):
             try:
                 if self._connection is not None:
                     self._connection.take_notices()
@@ -184,7 +148,7 @@ class Link:
     def tell(self, connection: int, message: wire.Request) -> None:
         """About what `connection` owns, when that needs no waiting and the answer does not matter.
         Raises StoreUnavailable when it was not told."""
-        if not self._lock.acquire(blocking=False):
+        if not take(self._lock):
             raise StoreUnavailable("other calls of this client use the connection")
         try:
             current = self._connection
@@ -201,7 +165,7 @@ class Link:
     def send_notes(self) -> None:
         """Tells the daemon what there is to tell, as far as that needs no waiting: a call that runs
         takes it along, or sends it when it is done. Finalizers may call this."""
-        while not (self._closed or self._forked) and self._lock.acquire(blocking=False):
+        while not (self._closed or self._forked) and take(self._lock):
             try:
                 more = self._send_notes()
             except ConnectionLost:
@@ -224,6 +188,13 @@ class Link:
             attachment.notes.drop_excess()
             return False
         return attachment.takes_notes and bool(attachment.notes.released)
+
+    def _hang_up(self) -> None:
+        if take(self._lock):
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
 
     def check_usable(self) -> None:
         """Raises ForkedClient in a forked child, InvalidRequest after close."""
@@ -250,26 +221,25 @@ class Link:
         if self._connection is not None:
             self._connection.close()
 
-    def _held(self, deadline: Deadline) -> _Turn:
-        """`with` it: the connection is this thread's."""
+    def _in_turn(self, deadline: Deadline, act: Callable[[*Ts], T], *args: *Ts) -> T:
+        """`act(*args)` while the connection is this thread's."""
         if self._closed or self._forked:
             self.check_usable()
-        if not self._lock.acquire(False) and not self._lock.acquire(timeout=deadline.remaining()):
+        if not take(self._lock) and not take(self._lock, deadline.remaining()):
             if self._connection is None:
                 raise StoreUnavailable(
                     f"no store at {self._dialer.identity.address} within {deadline.timeout_s:g} s"
                 )
             raise StoreTimeout(f"other calls of this client took all of {deadline.timeout_s:g} s")
-        if self._closed or self._forked:
+        try:
+            if self._closed or self._forked:
+                self.check_usable()
+            return act(*args)
+        finally:
             self._lock.release()
-            self.check_usable()
-        return self._turn
-
-    def _end_turn(self) -> None:
-        self._lock.release()
-        attachment = self.attachment
-        if attachment is not None and attachment.notes.released:
-            self.send_notes()
+            attachment = self.attachment
+            if attachment is not None and attachment.notes.released:
+                self.send_notes()
 
     @property
     def connection(self) -> int:
@@ -282,7 +252,43 @@ class Link:
             raise _owner_lost()
         return current, attachment
 
-    def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
+    def _request_on(
+        self, connection: int, message: wire.Request, deadline: Deadline, payload: Buffers
+    ) -> Answer:
+        return self._request(*self._owner(connection), message, deadline, payload)
+
+    def _post_on(self, connection: int, message: wire.Request, deadline: Deadline) -> int:
+        owner, attachment = self._owner(connection)
+        try:
+            self._add_notes(owner, attachment)
+            return owner.post(message, deadline)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _collect(self, connection: int, request_id: int, deadline: Deadline) -> wire.Reply:
+        current = self._connection
+        if current is None or current.serial != connection:
+            raise ConnectionLost("the connection to the store is gone")
+        try:
+            return current.collect(request_id, deadline)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _map_segment(
+        self, attachment: Attachment, message: wire.MapSegment, deadline: Deadline
+    ) -> None:
+        connection, current = self._ready(deadline)
+        if current is not attachment:
+            raise StoreUnavailable("another store answers at this address now; try again")
+        reply = self._exchange(message, deadline, ()).reply
+        assert isinstance(reply, wire.SegmentReply)
+        descriptor = connection.reader.take_descriptor()
+        add = attachment.add_granted if message.writable else attachment.add_readable
+        add(message.segment, descriptor, reply.num_bytes)
+
+    def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers) -> Answer:
         connection, attachment = self._connection, self.attachment
         if connection is None or attachment is None or not connection.is_local:
             connection, attachment = self._ready(deadline)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -90,18 +90,25 @@ def test_a_new_connection_waits_for_the_writes_of_an_ended_one() -> None:
     writes = RunningWrites()
     writes.begin_connection(1)
     writes.begin_connection(2)
-    with writes.of(2):
-        writes.wait_quiesced(Deadline(SECONDS))  # a live connection's writes do not count
+    with ThreadPoolExecutor(1) as another:
+        with writes.of(2):  # a live connection's writes do not count
+            another.submit(writes.wait_quiesced, Deadline(SECONDS)).result()
         with writes.of(1):
             writes.end_connection(1)
             with pytest.raises(StoreTimeout, match="still ran"):
-                writes.wait_quiesced(Deadline(0.01))
-            waiter = threading.Thread(target=writes.wait_quiesced, args=(Deadline(SECONDS),))
-            waiter.start()
-        waiter.join(SECONDS)
-        assert not waiter.is_alive()
+                another.submit(writes.wait_quiesced, Deadline(0.01)).result()
+            waiting = another.submit(writes.wait_quiesced, Deadline(SECONDS))
+        waiting.result()
     with pytest.raises(StoreUnavailable), writes.of(1):
         pass
+
+
+def test_a_thread_that_waits_runs_no_write_whatever_an_interrupt_left_behind() -> None:
+    writes = RunningWrites()
+    writes.begin_connection(1)
+    writes.begin(1)
+    writes.end_connection(1)
+    writes.wait_quiesced(Deadline(0.01))
 
 
 # -- frames -----------------------------------------------------------------------
