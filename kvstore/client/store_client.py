@@ -18,7 +18,7 @@ from moontide.transfer.types import Instance
 
 from .. import wire
 from ..errors import Conflict, InvalidRequest
-from ..keys import Namespace, string_entry_id, string_entry_ids
+from ..keys import EntryId, Namespace, string_entry_id, string_entry_ids
 from ..layout import Shard
 from ..types import IfExists, PutResult, PutStatus
 from .batches import batches
@@ -142,7 +142,8 @@ class StoreClient:
         options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
         entry = string_entry_id(key)
         value = data if type(data) is bytes else readable_bytes(data)
-        result = self._writer.put_one(entry, value, options, deadline)
+        with self._link.interruptible:
+            result = self._writer.put_one(entry, value, options, deadline)
         if if_exists == "error" and result.status is PutStatus.EXISTS:
             raise Conflict(
                 f"key {key!r} exists already; remove it first or put with if_exists='replace'"
@@ -164,7 +165,8 @@ class StoreClient:
         options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
         entries = string_entry_ids([key for key, _ in items])
         values = all_readable_bytes([data for _, data in items])
-        return self._writer.put(entries, values, options, deadline)
+        with self._link.interruptible:
+            return self._writer.put(entries, values, options, deadline)
 
     def remove(self, key: Key, *, timeout_s: float | None = None) -> bool:
         """True when it was there."""
@@ -222,8 +224,12 @@ class StoreClient:
     def view(self, key: Key, *, timeout_s: float | None = None) -> View | None:
         """The entry in place, pinned until released; None: a miss. Over TCP it is a copy. Raises
         OutOfSpace when this client pins more than its share."""
-        deadline = self._begin(timeout_s)
         entry = string_entry_id(key)
+        deadline = self._begin(timeout_s)
+        with self._link.interruptible:
+            return self._view(entry, deadline)
+
+    def _view(self, entry: EntryId, deadline: Deadline) -> View | None:
         while self._link.open(deadline).shared_memory:
             deadline.check("view")
             (located,), answer = self._reader.locate([entry], deadline, pin_s=0)
