@@ -17,7 +17,7 @@ from itertools import chain
 
 from xxhash import xxh3_64
 
-from .copying import Bytes, copy, copy_and_checksum, flat_pair, left_in_cache
+from .copying import CHUNK_BYTES, Bytes, copy, copy_and_checksum, flat_pair, left_in_cache
 from .locking import take
 
 LEAST_SHARED_BYTES = 4 << 20
@@ -25,8 +25,8 @@ LEAST_SHARED_BYTES = 4 << 20
 LEAST_MEAN_BYTES = 256 << 10
 """Of the values of a batch. With smaller ones two threads wait for the interpreter's lock too
 often: 32 of 128 KiB took twice as long as by one."""
-PIECE_BYTES = 2 << 20
-"""Of one large value."""
+PIECE_BYTES = CHUNK_BYTES
+"""Of one large value. Larger ones let a thread that becomes free in the middle join too late."""
 _RUNNING = re.compile(rb"\S+ \S+ \S+ (\d+)/")
 """In /proc/loadavg: how many threads run or want to, this one among them."""
 
