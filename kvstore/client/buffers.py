@@ -44,6 +44,8 @@ def writable_bytes(buffer: Buffer) -> memoryview:
 
 
 def _flat(data: Buffer, name: str) -> memoryview:
+    if type(data) is memoryview and data.format == "B" and data.ndim == 1 and data.c_contiguous:
+        return data
     try:
         view = memoryview(data)
     except TypeError as error:

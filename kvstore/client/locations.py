@@ -115,19 +115,21 @@ class Locations:
         self._counters.lost_races += 1
         return None
 
-    def copy_small(
+    def copy_together(
         self,
         places: Sequence[Place],
         indices: Sequence[int],
         target: Target[T],
         results: list[T | None],
     ) -> None:
-        """`copy` of each to `results`, at less cost where all are small."""
+        """`copy` of each to `results`, at less cost."""
         words, segments = self._words, self._segments
         held = [words[word] == head and at in segments for word, head, at, _, _, _ in places]
         if not all(held):
             places = list(compress(places, held))
             indices = list(compress(indices, held))
+            if not places:
+                return
         sources = [segments[at][start : start + size] for _, _, at, start, size, _ in places]
         copied, sums = target.all_summed(indices, sources)
         for place, index, result, actual in zip(places, indices, copied, sums, strict=True):

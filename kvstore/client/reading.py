@@ -28,12 +28,14 @@ from .counters import ClientCounters
 from .deadline import Deadline
 from .locations import Locations, located_at, place_of
 from .notes import Place
-from .targets import SMALL_VALUE_BYTES, IntoBuffers, Target
+from .targets import IntoBuffers, Target
 
 T = TypeVar("T")
 REPORT_SECONDS = 1.0
 MAX_LOST_RACES = 4
 """An entry that changes faster than it can be copied is then fetched over the socket."""
+MAX_TOGETHER_BYTES = 256 << 10
+"""A batch of smaller values is copied by the caller alone, in columns."""
 
 
 class Reader:
@@ -122,8 +124,8 @@ class Reader:
             results[indices[0]] = locations.copy(known[0], indices[0], target)
             return
         sizes = [place[4] for place in known]
-        if max(sizes) < SMALL_VALUE_BYTES:
-            locations.copy_small(known, indices, target, results)
+        if max(sizes) < MAX_TOGETHER_BYTES:
+            locations.copy_together(known, indices, target, results)
             return
 
         def copy_known(position: int) -> None:
@@ -168,7 +170,8 @@ class Reader:
             return _Found(told, answer.attachment, answer.reply.beyond)
         answer = self._link.ask(wire.Locate(list(entries)), deadline)
         reply, locations = answer.reply, answer.attachment.locations
-        assert isinstance(reply, wire.LocateReply) and locations is not None
+        assert isinstance(reply, wire.LocateReply)
+        assert locations is not None
         slots, generations = memoryview(reply.slots), memoryview(reply.generations)
         places = locations.learn(entries, slots.cast("I"), generations.cast("I"))
         return _Found(places, answer.attachment, reply.beyond)

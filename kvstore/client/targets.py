@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from moontide.transfer import CopyHelper, checksum, checksums
+from moontide.transfer import CopyHelper, checksum, checksums, copy_and_checksum
 
 from ..errors import InvalidRequest
 
@@ -27,7 +27,7 @@ class Target(Protocol[T_co]):
     def all_summed(
         self, indices: Sequence[int], sources: Sequence[memoryview]
     ) -> tuple[Sequence[T_co], list[int]]:
-        """As `summed` for each, of small values."""
+        """As `summed` for each, at least one, of values that one thread copies best."""
 
 
 class AsBytes:
@@ -74,6 +74,8 @@ class IntoBuffers:
         fronts = [buffers[index][:size] for index, size in zip(indices, sizes, strict=True)]
         if list(map(len, fronts)) != sizes:
             fronts = list(map(self._front, indices, sources))
+        if max(sizes) >= SMALL_VALUE_BYTES:
+            return sizes, list(map(copy_and_checksum, fronts, sources))
         for front, source in zip(fronts, sources, strict=True):
             front[:] = source
         return sizes, checksums(fronts)

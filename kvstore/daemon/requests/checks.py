@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 from ...errors import InvalidRequest
-from ...keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES, BlockKey, EntryId
+from ...keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES, BlockKey, EntryId, is_block
 from ...layout import SHARD_BYTES, Shard
 from ...wire import MAX_KEYS
 
 MAX_SECONDS = 86400.0
 _KV_ENTRY_BYTES = 1 + BLOCK_KEY_BYTES + SHARD_BYTES
 _MAX_READ_BYTES = 1 << 50
-_STRING_KIND, _BLOCK_KIND = b"sk"
+_MAX_STRING_BYTES = 1 + MAX_STRING_KEY_BYTES
+_STRINGS = frozenset(b"s")
+"""What `_kind` gives for string entries."""
+_kind = itemgetter(0)
 _MAX_U32 = 0xFFFFFFFF
 _MAX_U64 = 0xFFFFFFFFFFFFFFFF
 
@@ -22,11 +26,15 @@ _MAX_U64 = 0xFFFFFFFFFFFFFFFF
 def entry_ids(entries: list[bytes]) -> list[EntryId]:
     """`entries` as ids of string entries or shards of blocks."""
     num_entries(entries)
+    sizes = set(map(len, entries))
+    if not sizes or (
+        min(sizes) >= 2 and max(sizes) <= _MAX_STRING_BYTES and set(map(_kind, entries)) == _STRINGS
+    ):
+        return cast(list[EntryId], entries)
     for entry in entries:
-        kind = entry[0] if entry else 0
-        if kind == _STRING_KIND and 2 <= len(entry) <= 1 + MAX_STRING_KEY_BYTES:
+        if entry.startswith(b"s") and 2 <= len(entry) <= _MAX_STRING_BYTES:
             continue
-        if kind != _BLOCK_KIND or len(entry) != _KV_ENTRY_BYTES:
+        if not entry.startswith(b"k") or len(entry) != _KV_ENTRY_BYTES:
             raise InvalidRequest(
                 f"entry id of {len(entry)} bytes starting with {entry[:8].hex()}; a string entry's "
                 f"is 's' and 1..{MAX_STRING_KEY_BYTES} bytes, a block's 'k' and "
@@ -42,13 +50,14 @@ def num_entries(entries: Sequence[bytes]) -> None:
 
 def string_ids(entries: list[bytes]) -> list[EntryId]:
     """As `entry_ids`, for messages that only write string entries."""
-    for entry in entries:
-        if not entry.startswith(b"s"):
-            raise InvalidRequest(
-                f"entry id starting with {entry[:8].hex()} is no string entry's; blocks are "
-                "written with ReserveBlocks"
-            )
-    return entry_ids(entries)
+    ids = entry_ids(entries)
+    if not _STRINGS.issuperset(map(_kind, ids)):
+        block = next(filter(is_block, ids))
+        raise InvalidRequest(
+            f"entry id starting with {block[:8].hex()} is no string entry's; blocks are "
+            "written with ReserveBlocks"
+        )
+    return ids
 
 
 def block_keys(keys: bytes) -> list[BlockKey]:
