@@ -174,50 +174,61 @@ def _entry(layout: KVLayout, block_tokens: int, shard: Shard) -> dict[str, Any]:
     }
 
 
+KEY, SHARD = bytes(range(16)), Shard(0, (0, 30), (0, 3)).pack()
+ONE, TWO = string_entry_id("a"), string_entry_id(b"\xff\x00")
+
+
 def messages() -> list[wire.Request | wire.Reply]:
     """One of every message, every field away from its default."""
-    key, shard = bytes(range(16)), Shard(0, (0, 30), (0, 3)).pack()
-    one, two = string_entry_id("a"), string_entry_id(b"\xff\x00")
-    located = (7, 3, 1, 4096, 512, 2**64 - 1)
-    block = wire.BlockEntry(7, 3, 1, 4096, 0, 30, "dram")
+    return [*_requests(), *_replies()]
+
+
+def _requests() -> list[wire.Request]:
     return [
         wire.Hello(1, 1, "node/12/" + "ab" * 16, "boot", True, b"proof"),
-        wire.Put([one, two], [3, 0], [1, 2**64 - 1], "replace", 1.5, True, 2),
-        wire.Reserve([one], [65536], "error", 2.0, True, 2),
-        wire.ReserveBlocks(2, key * 2, key, [shard], 60.0, True),
+        wire.Put([ONE, TWO], [3, 0], [1, 2**64 - 1], "replace", 1.5, True, 2),
+        wire.Reserve([ONE], [65536], "error", 2.0, True, 2),
+        wire.ReserveBlocks(2, KEY * 2, KEY, [SHARD], 60.0, True),
         wire.Write(7, 3, 4096),
         wire.Advance([7, 8], [3, 2**32 - 1], 5, [1, 2]),
         wire.Commit([7], [3], [9]),
         wire.Abort([7, 8], [3, 4]),
-        wire.Lookup([one, two], 0.0),
-        wire.LookupBlocks(2, key, [shard], 10.0, True, True, 0.5, 0.25, 3),
-        wire.Get([one, two]),
+        wire.Lookup([ONE, TWO], 0.0),
+        wire.LookupBlocks(2, KEY, [SHARD], 10.0, True, True, 0.5, 0.25, 3),
+        wire.Get([ONE, TWO]),
         wire.Read([7], [3], [29]),
-        wire.Exists([one]),
-        wire.Remove([one]),
+        wire.Exists([ONE]),
+        wire.Remove([ONE]),
         wire.Clear(bytes(32), True),
-        wire.Unpin(key),
-        wire.RenewTicket(key, 10.0),
+        wire.Unpin(KEY),
+        wire.RenewTicket(KEY, 10.0),
         wire.MapSegment(3, True),
         wire.OpenNamespace(
             bytes(32), "w", "t", 64, "r", "a", "s", [("full", 30, 3, 64, "float32", None, None)]
         ),
         wire.AwaitExtent(7, 3, 29, 0.25),
-        wire.PublishHbm(2, key, key * 2, True),
+        wire.PublishHbm(2, KEY, KEY * 2, True),
         wire.ReportCorrupt(7, 3),
         wire.ReleaseSegment(3),
         wire.GetStats(),
         wire.AwaitExtents([7, 8], [3, 4], 29, 0.25),
-        wire.FetchBlocks(2, key * 2, [shard], "node/1/" + "ef" * 16, 10.0, 30.0, 1),
+        wire.FetchBlocks(2, KEY * 2, [SHARD], "node/1/" + "ef" * 16, 10.0, 30.0, 1),
         wire.ReserveRun(8 << 20),
         wire.CommitRun(
-            7, 3, [one], bytes(8), bytes([3, *bytes(7)]), bytes(range(8)), "replace", 1.5, True, 2
+            7, 3, [ONE], bytes(8), bytes([3, *bytes(7)]), bytes(range(8)), "replace", 1.5, True, 2
         ),
-        wire.NoteUse(bytes([7, 0, 0, 0]), bytes([3, 0, 0, 0]), 3, [key]),
-        wire.Prefetch([one, two], 0.5),
-        wire.PrefetchBlocks(2, key * 2, [shard], 0.5),
+        wire.NoteUse(bytes([7, 0, 0, 0]), bytes([3, 0, 0, 0]), 3, [KEY]),
+        wire.Prefetch([ONE, TWO], 0.5),
+        wire.PrefetchBlocks(2, KEY * 2, [SHARD], 0.5),
         wire.ReadFloors(),
-        wire.Locate([one, two]),
+        wire.Locate([ONE, TWO]),
+    ]
+
+
+def _replies() -> list[wire.Reply]:
+    located = (7, 3, 1, 4096, 512, 2**64 - 1)
+    block = wire.BlockEntry(7, 3, 1, 4096, 0, 30, "dram")
+    return [
         wire.Challenge(bytes(32)),
         wire.Welcome(
             1, "node/1/" + "cd" * 16, "boot", 1, True, [64 << 20], 4096, 65536, 1 << 26, 1 << 23
@@ -226,8 +237,8 @@ def messages() -> list[wire.Request | wire.Reply]:
         wire.Failure("invalid_request", "no"),
         wire.PutReply([(0, ""), (2, "full")]),
         wire.Reserved([(0, 7, 3, 1, 4096, True)], "why"),
-        wire.LookupReply([located, None], key, [2.5, None], 1),
-        wire.BlocksReply([[block]], [shard], bytes(8), key, ["tcp"]),
+        wire.LookupReply([located, None], KEY, [2.5, None], 1),
+        wire.BlocksReply([[block]], [SHARD], bytes(8), KEY, ["tcp"]),
         wire.GetReply([3, -1], [1, 0]),
         wire.ExistsReply(b"\x01\x00"),
         wire.CountReply(2),

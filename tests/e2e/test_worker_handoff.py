@@ -255,7 +255,7 @@ def test_a_prompt_beyond_this_workers_room_is_refused_with_both_numbers(
     assert all(part in reply.body["error"]["message"] for part in ("600", "512"))
 
 
-def test_roles_are_told(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_roles_are_told(pair: Pair) -> None:
     assert [pair.prefill.stats()["role"], pair.decode.stats()["role"]] == ["prefill", "decode"]
     membership = open_membership(str(pair.prefill.flags["cluster"]))
     records = [member.record for member in membership.members()]

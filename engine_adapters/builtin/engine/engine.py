@@ -218,9 +218,7 @@ class Engine:
     # -- steps ------------------------------------------------------------------------
 
     def _step(self, plan: StepPlan) -> None:
-        transfers = StepTransfers(
-            self._connector, self._tensors, plan.chunks, is_aborted=self._is_aborted
-        )
+        transfers = StepTransfers(self._connector, plan.chunks, is_aborted=self._is_aborted)
         chunks = [
             SequenceChunk(c.sequence.token_ids[c.start : c.stop], c.start, c.sequence.pages)
             for c in plan.chunks

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..model import KVTensors
 from .layer_store import LayerStore
 from .plan import Chunk
 from .store_connector import StoreConnector
@@ -22,7 +21,6 @@ class StepTransfers:
     def __init__(
         self,
         connector: StoreConnector,
-        tensors: KVTensors,
         chunks: Sequence[Chunk],
         *,
         is_aborted: Callable[[Chunk], bool],

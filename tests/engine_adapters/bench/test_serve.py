@@ -63,7 +63,7 @@ def test_the_cases_of_two_nodes_are_measured(tmp_path: Path, tiny_model_dir: Pat
     ]
 
 
-def test_what_cannot_be_measured_ends_in_one_line(tiny_model_dir: Path) -> None:
+def test_what_cannot_be_measured_ends_in_one_line() -> None:
     missing = bench_serve("--model", "/nowhere/model.gguf")
     assert missing.returncode == 1
     assert missing.stderr.startswith("moontide bench serve: ")

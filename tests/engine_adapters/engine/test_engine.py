@@ -79,7 +79,7 @@ def test_sampling_depends_on_seed_and_position_only(make_bench: MakeBench) -> No
     assert bench.run(prompt(20), 12, temperature=1.0, seed=8).token_ids != alone.token_ids
 
 
-def test_text_ends_before_a_stop_string(make_bench: MakeBench, model: LoadedModel) -> None:
+def test_text_ends_before_a_stop_string(make_bench: MakeBench) -> None:
     bench = make_bench()
     free = bench.run(list(b"once upon a time"), 24)
     stop = free.text[5:7]
@@ -149,9 +149,7 @@ def test_close_fails_what_is_unfinished(make_bench: MakeBench) -> None:
         bench.start(prompt(20))
 
 
-def test_a_dying_engine_thread_fails_its_requests(
-    make_bench: MakeBench, model: LoadedModel
-) -> None:
+def test_a_dying_engine_thread_fails_its_requests(make_bench: MakeBench) -> None:
     class Broken:
         def forward(self, *args: object) -> torch.Tensor:
             raise RuntimeError("no such kernel")
