@@ -1,8 +1,8 @@
 """Copies and checksums of large buffers.
 
-numpy's element loop copies all but small values. memmove is as fast at best: where the destination
-lies 1–63 bytes behind the source within a 4 KiB page it takes up to fifteen times as long on some
-AMD machines. Large values are summed chunk by chunk, each while still in cache.
+numpy's element loop copies all but small values. From memory it is as fast as memmove, which takes
+up to fifteen times as long on some AMD machines where the destination lies 1–63 bytes behind the
+source within a 4 KiB page. Large values are summed chunk by chunk, each while still in cache.
 """
 
 from __future__ import annotations
