@@ -83,20 +83,27 @@ class StoreDemoting(StoreParts):
         ]
 
     def unflushed_of_coldest(self, ratio: float, limit: int) -> list[Demotable]:
-        """Of what each arena would evict first, up to this share of its bytes or MAX_COLDEST
-        entries, those that no colder tier holds, also if it did once; coldest first."""
+        """Of what each arena would evict first, those that no colder tier holds, also if it did
+        once: up to this share of its bytes, and to what has idled as long as that of the largest
+        arena; coldest first. Looks at MAX_COLDEST entries of each."""
         catalog, pool = self._catalog, self._pool
-        flags, words = catalog.flags, catalog.words
+        flags, words, idle = catalog.flags, catalog.words, catalog.links.idle
+        used = dict.fromkeys(pool.all_arenas(), 0)
+        for segment in pool.segments:
+            if segment.arena is not None:
+                used[segment.arena] += segment.allocator.used_bytes
         found: list[int] = []
-        for arena in (pool.daemon, *pool.arenas.values()):
-            used = [each.allocator.used_bytes for each in pool.segments if each.arena is arena]
-            left = ratio * sum(used)
+        longest = 0
+        for arena in sorted(used, key=used.__getitem__, reverse=True):
+            left = ratio * used[arena]
             for slot in islice(arena.policy, MAX_COLDEST):
+                if left <= 0 and idle(slot) <= longest:
+                    break
                 if not flags[slot] & (VOLATILE | FLUSHED):
                     found.append(slot)
                 left -= words[slot * WORDS + LENGTH]
                 if left <= 0:
-                    break
+                    longest = longest or idle(slot)
         return [
             Demotable(slot, catalog.generation(slot), self._parent_key(slot))
             for slot in found[:limit]

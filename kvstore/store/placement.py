@@ -12,7 +12,7 @@ of all was: so the tier stays one order of eviction, and segments hardly change 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -85,15 +85,22 @@ class Placement:
         no room."""
         if self._take_segment(arena, now):
             return arena.allocate(num_bytes)
+        return self.replace(arena, num_bytes, now)
+
+    def replace(self, arena: Arena, num_bytes: int, now: float) -> Place | None:
+        """As `make_room`, among the arena's own entries."""
         place = self._evict_coldest(arena, num_bytes, heir=arena)
         if place is None:
             place = self._evict_window(arena, num_bytes, now)
         return place
 
-    def make_room_anywhere(self, num_bytes: int, now: float) -> Place | None:
-        """As `make_room`, in whosever segment the coldest entry of all lies."""
+    def make_room_for_daemon(
+        self, arenas: Sequence[Arena], num_bytes: int, now: float
+    ) -> Place | None:
+        """As `make_room`, for what the daemon writes itself: in whichever of these arenas the
+        coldest entry lies, or in its own."""
         daemon = self._pool.daemon
-        arena = self._coldest_arena()
+        arena = self._coldest_of(arenas)
         if arena is not None and arena is not daemon and arena.segments:
             place = self._evict_coldest(arena, num_bytes, heir=daemon)
             if place is not None:
@@ -102,7 +109,7 @@ class Placement:
 
     def free_slot(self) -> bool:
         """Evicts the coldest entry of all, for its slot. False when none can go."""
-        arena = self._coldest_arena()
+        arena = self._coldest_of(self._pool.all_arenas())
         if arena is None:
             return False
         self._entries.evict([self._victim(arena)])
@@ -111,7 +118,7 @@ class Placement:
     def free_slots(self, count: int) -> int:
         """Evicts the coldest entries of all, for their slots, at most `count`. How many went."""
         orders = []
-        for arena in self._arenas():
+        for arena in self._pool.all_arenas():
             slots = list(islice(arena.policy, count))
             worth = arena.policy.worth(np.array(slots, np.int64))
             orders.append(zip(worth.tolist(), slots, strict=True))
@@ -222,12 +229,9 @@ class Placement:
         self._surveyed_at = now
         return self._survey
 
-    def _arenas(self) -> list[Arena]:
-        return [self._pool.daemon, *self._pool.arenas.values()]
-
-    def _coldest_arena(self) -> Arena | None:
-        """Whose next victim is worth least of all writers' next ones."""
-        coldest = [(arena, slot) for arena in self._arenas() if (slot := self._first(arena))]
+    def _coldest_of(self, arenas: Iterable[Arena]) -> Arena | None:
+        """Whose next victim is worth least."""
+        coldest = [(arena, slot) for arena in arenas if (slot := self._first(arena))]
         if len(coldest) > 1:
             coldest.sort(key=lambda place: place[0].policy.worth(np.array([place[1]]))[0])
         return coldest[0][0] if coldest else None

@@ -113,6 +113,10 @@ class Pool:
         """The client's arena; a new one has no segments and is forgotten unless it gets some."""
         return self.arenas.get(client) or Arena(client, self._new_policy())
 
+    def all_arenas(self) -> list[Arena]:
+        """The daemon's first."""
+        return [self.daemon, *self.arenas.values()]
+
     def holds_grants(self, client: Instance) -> bool:
         arena = self.arenas.get(client)
         return arena is not None and bool(arena.segments)

@@ -34,6 +34,7 @@ class Batch:
     origin: Origin | None = None
     elsewhere: Collection[bytes] = ()  # entries that another tier holds
     replicas: int = 1  # wanted in the cluster
+    near_cap: bool = False  # of a tenant whose cap leaves less than a segment
 
     def end(self, now: float) -> float | None:
         """When entries committed at `now` end by themselves, if they do."""
@@ -71,7 +72,10 @@ class Room:
                     placement.ask_colder(writers[0], now)
                 return self._with_slot(place, num_bytes, self._catalog.take_slot)
         for writer in writers:
-            place = placement.make_room(writer, num_bytes, now)
+            if writer is self._pool.daemon:
+                place = placement.make_room_for_daemon(writers, num_bytes, now)
+            else:
+                place = placement.make_room(writer, num_bytes, now)
             if place is not None:
                 return self._with_slot(place, num_bytes, self._catalog.take_slot)
         return None
@@ -82,9 +86,22 @@ class Room:
         placement = self._placement
         place = placement.find_free(self._pool.daemon, num_bytes)
         if place is None:
-            place = placement.make_room_anywhere(num_bytes, now)
+            place = placement.make_room_for_daemon(self._pool.all_arenas(), num_bytes, now)
         if place is None:
             return None
+        return self._with_slot(place, num_bytes, self._catalog.take_slot)
+
+    def take_little(self, writers: Sequence[Arena], num_bytes: int, now: float) -> Space | None:
+        """As `take`, but where others would lose a whole segment for it, the daemon's coldest
+        entries go."""
+        for writer in writers:
+            place = writer.allocate(num_bytes)
+            if place is not None:
+                return self._with_slot(place, num_bytes, self._catalog.take_slot)
+        daemon, placement = self._pool.daemon, self._placement
+        place = placement.find_free(daemon, num_bytes) or placement.replace(daemon, num_bytes, now)
+        if place is None:
+            return self.take(writers, num_bytes, now)
         return self._with_slot(place, num_bytes, self._catalog.take_slot)
 
     def take_granted(self, arena: Arena, num_bytes: int, now: float) -> Space | None:

@@ -11,6 +11,7 @@ from .warm import admin_of, check_at_rest, client_of, put_all
 KIB = 1 << 10
 ENTRY_BYTES = 64 * KIB
 DRAM_ENTRIES = 128
+MAX_NEIGHBOURS = 8
 FLAGS = (
     *("--dram", "8MiB", "--segment", "1MiB", "--nvme", "64MiB", "--nvme-writes", "late"),
     *("--nvme-compression", "off"),
@@ -33,10 +34,11 @@ def test_the_disk_gets_the_coldest_and_only_when_dram_is_full(store_daemon: Star
         assert admin_of(node).stats()["tiers"]["nvme"]["entries"] <= DRAM_ENTRIES // 4
         for start in range(DRAM_ENTRIES, 3 * DRAM_ENTRIES, 8):
             put_all(client, entries(start, start + 8))
-            wait_until(lambda: admin_of(node).stats()["tiers"]["dram"]["flushed"] >= 12)
+            wait_until(lambda: admin_of(node).stats()["tiers"]["dram"]["pinned_bytes"] == 0)
         for name, value in entries(0, 8).items():
             assert client.get(name) == value, "went to disk before it left DRAM"
-        assert admin_of(node).stats()["tiers"]["dram"]["evicted_unflushed"] == 0
+        lost = admin_of(node).stats()["tiers"]["dram"]["evicted_unflushed"]
+        assert lost <= MAX_NEIGHBOURS, "only young neighbours of cold entries, for a run's window"
     check_at_rest(node)
 
 
