@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import uvloop
 
@@ -10,8 +11,13 @@ from ..service import Process, daemon_command
 from .daemon import StoreDaemon
 from .settings import StoreSettings
 
+SWITCH_SECONDS = 0.0005
+"""A thread that has work for the disk waits so long for the interpreter while the loop is busy; the
+default is ten times that, for each of its system calls."""
+
 
 def run(settings: StoreSettings, process: Process) -> int:
+    sys.setswitchinterval(SWITCH_SECONDS)
     daemon = StoreDaemon(settings, process)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,22 +1,24 @@
-"""A thread that does one thing while the writer's thread goes on with the next."""
+"""A thread that does what follows while the writer's thread goes on."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
-Job = Callable[[], bool]
-"""False: it failed, and what builds on it must not be done."""
+Job = Callable[[bool], bool]
+"""Is told whether all before it went well, and returns whether it did, too."""
 
 
 class Assistant:
-    """Does one job at a time, in the order given. After one that fails it takes none until it is
-    drained. Used by one thread, and given a name of the system's length (15)."""
+    """Does jobs in the order given, `most` of them waiting or being done. After one that fails it
+    takes none until it is drained. Used by one thread; `name` is the thread's."""
 
-    def __init__(self, name: str) -> None:
-        self._job: Job | None = None
+    def __init__(self, name: str, *, most: int) -> None:
+        self._most = most
+        self._jobs: deque[Job] = deque()  # the first is being done
         self._failed = False
         self._closing = False
         self._changed = threading.Condition()
@@ -25,8 +27,7 @@ class Assistant:
 
     @property
     def is_idle(self) -> bool:
-        """Whether `give` would not wait."""
-        return self._job is None
+        return not self._jobs
 
     @property
     def has_failed(self) -> bool:
@@ -34,19 +35,21 @@ class Assistant:
         return self._failed
 
     def give(self, job: Job) -> bool:
-        """Waits until the job before is done. False: that failed, and this one is not taken."""
+        """Waits until there is room for it. False: one has failed, and this one is not taken."""
         with self._changed:
-            self._wait()
+            while len(self._jobs) >= self._most and not self._failed:
+                self._changed.wait()
             if self._failed:
                 return False
-            self._job = job
+            self._jobs.append(job)
             self._changed.notify_all()
         return True
 
     def drain(self) -> bool:
         """Waits until all is done. False: some job has failed since the last time."""
         with self._changed:
-            self._wait()
+            while self._jobs:
+                self._changed.wait()
             all_well, self._failed = not self._failed, False
         return all_well
 
@@ -56,25 +59,21 @@ class Assistant:
             self._closing = True
             self._changed.notify_all()
 
-    def _wait(self) -> None:
-        while self._job is not None:
-            self._changed.wait()
-
     def _run(self) -> None:
         while (job := self._next()) is not None:
             is_good = False
             try:
-                is_good = job()
+                is_good = job(not self._failed)
             except Exception:  # boundary of the thread: the job fails
                 logger.exception("nvme_assistant_failed name=%s", self._thread.name)
             with self._changed:
-                self._failed = not is_good
-                self._job = None
+                self._failed = self._failed or not is_good
+                self._jobs.popleft()
                 self._changed.notify_all()
 
     def _next(self) -> Job | None:
         """None: closed."""
         with self._changed:
-            while self._job is None and not self._closing:
+            while not self._jobs and not self._closing:
                 self._changed.wait()
-            return self._job
+            return self._jobs[0] if self._jobs else None

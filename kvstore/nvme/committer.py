@@ -23,6 +23,9 @@ from .storage import DISK_ERRORS
 from .types import NvmeEntry
 
 logger = logging.getLogger(__name__)
+MAX_SEALING = 4
+"""Batches whose extents are written while the first of them is made durable. The disk goes on
+meanwhile, and whoever makes them durable may wait for the interpreter."""
 Report = Callable[[Outcome], None]
 Seal = Callable[[], tuple[list[EntryRecord], list[EntryRecord]]]
 """Makes a batch durable: what is now stored, and what was removed."""
@@ -60,7 +63,9 @@ class Committer:
         self._doubts = doubts
         self._publish = publish
         self._counters = counters
-        self._sealer = Assistant("nvme-sealer")
+        self._sealer = Assistant("nvme-sealer", most=MAX_SEALING)
+        self._ahead = 0  # records given to the sealer ever
+        self._ended = 0  # records it is through with ever
         self._all_well = True  # since the last flush
 
     def run(self, operations: Sequence[Operation], outcome: Outcome) -> None:
@@ -89,11 +94,11 @@ class Committer:
         self._keep_limits(outcome)
 
     def write(self, writes: Sequence[Write], report: Report) -> None:
-        """As `run`, for writes alone, but the last batch of them may not be durable on return:
+        """As `run`, for writes alone, but the last batches of them may not be durable on return:
         `report` gets an outcome for each batch, from this thread or the sealer's."""
         if self._sealer.has_failed:
             self.drain()
-        if self._is_near_limits(2 * len(writes)):  # those before may not be in the index yet
+        if self._is_near_limits(self._ahead - self._ended + len(writes)):
             outcome = Outcome()
             self.run(writes, outcome)
             report(outcome)
@@ -144,15 +149,16 @@ class Committer:
             self._space.finish(former)
         return self._space.make_room(items)
 
-    def _finish_region(self, region: Region) -> bool:
+    def _finish_region(self, region: Region, all_well: bool) -> bool:
         self._space.finish(region)
-        return True
+        return all_well
 
     def _write_ahead(self, batch: Sequence[_Step], report: Report) -> None:
-        """Writes the extents while the batch before is being sealed, then leaves this one to the
-        sealer; anew, and without it, where that batch has failed."""
+        """Writes the extents while batches before are being sealed, then leaves this one to the
+        sealer; anew, and without it, where one of those has failed."""
         staged = self._log.stage([step.item for step in batch])
         if self._sealer.give(partial(self._seal_ahead, batch, staged, report)):
+            self._ahead += len(batch)
             return
         self.drain()
         outcome = Outcome()
@@ -160,13 +166,17 @@ class Committer:
         outcome.next_sequence = self._log.next_sequence
         report(outcome)
 
-    def _seal_ahead(self, batch: Sequence[_Step], staged: Staged, report: Report) -> bool:
+    def _seal_ahead(
+        self, batch: Sequence[_Step], staged: Staged, report: Report, all_well: bool
+    ) -> bool:
         """On the sealer's thread."""
         outcome = Outcome()
         is_good = False
         try:
-            is_good = self._seal(batch, partial(self._log.seal, staged), outcome)
+            if all_well:
+                is_good = self._seal(batch, partial(self._log.seal, staged), outcome)
         finally:
+            self._ended += len(batch)
             outcome.results += [(step.operation, is_good) for step in batch]
             outcome.next_sequence = self._log.next_sequence
             if not is_good:

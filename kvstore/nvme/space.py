@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from moontide.transfer import aligned_buffer, sync_directory
 from moontide.transfer.types import PAGE_BYTES, align_up
@@ -44,9 +45,11 @@ class Space:
         index: NvmeIndex,
         log: Log,
         *,
+        comes_again: Callable[[bytes], bool],
         counters: WriterCounters,
     ) -> None:
         self._settings = settings
+        self._comes_again = comes_again
         self._regions = regions
         self._index = index
         self._log = log
@@ -57,6 +60,10 @@ class Space:
 
     def can_ever_fit(self, item: Item) -> bool:
         return batch_bytes([item]) <= self._settings.region_size - PAGE_BYTES
+
+    def surely_fits(self, num_bytes: int, num_extents: int) -> bool:
+        """`can_ever_fit` without an item: with gaps and records as long as they can be."""
+        return num_bytes + 2 * (num_extents + 2) * PAGE_BYTES <= self._settings.region_size
 
     def fitting(self, items: Sequence[Item]) -> int:
         """How many of the leading items fit into the active region."""
@@ -220,21 +227,26 @@ class Space:
             logger.warning("nvme_carry_over_failed region=%d reason=%s", region.id, error)
 
     def _hot_items(self, region: Region, most: int) -> Iterator[list[Item]]:
-        """Up to `most` entries that were touched, in batches of about 8 MiB."""
-        ordinals = region.hot_ordinals()[:most]
+        """Up to `most` entries that are to live on, in batches of about 8 MiB."""
         items: list[Item] = []
         num_bytes = 0
-        for start in range(0, len(ordinals), CHUNK_RECORDS):
-            for record in self._index.at(region.id, ordinals[start : start + CHUNK_RECORDS]):
-                data = _stored_bytes(region, record)
-                if items and num_bytes + len(data) > _COPY_BYTES:
-                    yield items
-                    items, num_bytes = [], 0
-                items.append(CopiedItem(record, data))
-                num_bytes += len(data)
-            if items:
+        for record in islice(self._hot_records(region), most):
+            data = _stored_bytes(region, record)
+            if items and (num_bytes + len(data) > _COPY_BYTES or len(items) == CHUNK_RECORDS):
                 yield items
                 items, num_bytes = [], 0
+            items.append(CopiedItem(record, data))
+            num_bytes += len(data)
+        if items:
+            yield items
+
+    def _hot_records(self, region: Region) -> Iterator[EntryRecord]:
+        """What was touched and does not come again by itself."""
+        ordinals = region.hot_ordinals()
+        for start in range(0, len(ordinals), CHUNK_RECORDS):
+            for record in self._index.at(region.id, ordinals[start : start + CHUNK_RECORDS]):
+                if not self._comes_again(record.entry):
+                    yield record
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ class Stage:
     nothing is being written then."""
 
     def __init__(self) -> None:
-        self._assistant = Assistant("nvme-writer-2")
+        self._assistant = Assistant("nvme-writer-2", most=1)
         self._error: Exception | None = None  # the assistant's
         self._buffer = aligned_buffer(STAGE_BYTES)
         self._used = 0  # of the buffer, by `_pieces` and what was gathered since
@@ -120,7 +120,7 @@ class Stage:
             self._forget()
         self._start = self.end
 
-    def _assist(self, file: RegionFile, pieces: Sequence[memoryview], offset: int) -> bool:
+    def _assist(self, file: RegionFile, pieces: Sequence[memoryview], offset: int, _: bool) -> bool:
         """On the assistant's thread."""
         try:
             file.write_from(pieces, offset)

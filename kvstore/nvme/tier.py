@@ -66,19 +66,21 @@ class NvmeTier:
         post: Post,
         on_stored: Notify,
         on_removed: Notify,
+        comes_again: Callable[[bytes], bool] = lambda _: False,
         storage: Storage | None = None,
         probe: Probe = probe,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], int] = _utc_day,
     ) -> NvmeTier:
         """Recovers what the directory holds; whoever calls holds the lock on it. Blocks: about 30 s
-        for 10^6 entries. `storage` and `probe` are the ways to the disk; `clock` (monotonic
+        for 10^6 entries. What `comes_again` (asked on another thread) lives on elsewhere and is
+        written anew by whoever calls: it goes with its region. `storage` and `probe` are the ways to the disk; `clock` (monotonic
         seconds) and `today` (days since 1970) those to the time, for the write budget. Raises
         StoreUnavailable when it cannot be used."""
         storage = storage or Storage()
         try:
             recovered = recover(settings, storage, probe)
-            return cls(settings, recovered, post, on_stored, on_removed, clock, today)
+            return cls(settings, recovered, post, on_stored, on_removed, comes_again, clock, today)
         except DISK_ERRORS as error:
             raise StoreUnavailable(
                 f"the NVMe tier cannot use {settings.directory}: {error}; repair or free the disk, "
@@ -92,6 +94,7 @@ class NvmeTier:
         post: Post,
         on_stored: Notify,
         on_removed: Notify,
+        comes_again: Callable[[bytes], bool],
         clock: Callable[[], float],
         today: Callable[[], int],
     ) -> None:
@@ -120,7 +123,14 @@ class NvmeTier:
             counters=self._writes,
             today=today,
         )
-        self._space = Space(settings, self._regions, self._index, self._log, counters=self._writes)
+        self._space = Space(
+            settings,
+            self._regions,
+            self._index,
+            self._log,
+            comes_again=comes_again,
+            counters=self._writes,
+        )
         self._writer = self._make_writer()
         self._reader = Reader(
             num_threads=settings.num_readers,
@@ -187,7 +197,10 @@ class NvmeTier:
 
     def can_ever_fit(self, write: NvmeWrite) -> bool:
         """False: a region is too small for it."""
-        return self._space.can_ever_fit(StoredItem(write, None))
+        num_bytes = sum([extent.nbytes for extent in write.extents])
+        return self._space.surely_fits(num_bytes, len(write.extents)) or self._space.can_ever_fit(
+            StoredItem(write, None)
+        )
 
     def may_return(self, entries: Sequence[bytes]) -> list[bool]:
         """Which of these a later start might find here, unless they are dropped: what is located,

@@ -66,6 +66,10 @@ class StoreDemoting(StoreParts):
         """Committed ones."""
         return len(self._catalog.committed)
 
+    def holds(self, entry: bytes) -> bool:
+        """Whether it is committed here. Any thread."""
+        return entry in self._catalog.committed
+
     def unflushed(self, limit: int) -> list[Demotable]:
         """The coldest entries that no colder tier held yet, coldest first. Looks at every slot, by
         columns: milliseconds for a million."""
@@ -122,14 +126,16 @@ class StoreDemoting(StoreParts):
             return None
         entry, number = catalog.entry(slot), catalog.namespaces[slot]
         data = self._contents.buffer(slot, generation)
-        extents = self._contents.extents(slot, generation)
         self._entries.hold(slot)
+        if number == STRINGS:
+            return Held(entry, "", [data], [self._contents.checksum(slot, 0)], 1)
+        extents = self._contents.extents(slot, generation)
         return Held(
             entry,
             self._namespaces.hex_digest(number),
             [data[offset : offset + length] for offset, length, _ in extents],
             [extent.checksum for extent in extents],
-            1 if number == STRINGS else self._element_bytes(number, shard_of(entry)),
+            self._element_bytes(number, shard_of(entry)),
         )
 
     def release(self, slot: int) -> None:
