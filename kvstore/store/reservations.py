@@ -126,10 +126,12 @@ class Reservations:
         client, occupied = batch.owner.client, occupied_bytes(wanted.num_bytes)
         if not self._shares.admits(client, occupied):
             return self._refuse(batch, self._refusals.beyond_share(client, wanted.num_bytes))
-        if batch.origin is None:
-            space = self._room.take(writers, wanted.num_bytes, now)
-        else:
+        if batch.origin is not None:
             space = self._room.take_for_copy(wanted.num_bytes, now)
+        elif batch.near_cap:
+            space = self._room.take_little(writers, wanted.num_bytes, now)
+        else:
+            space = self._room.take(writers, wanted.num_bytes, now)
         if space is None:
             return self._refuse(batch, self._refusals.no_room(wanted.num_bytes))
         generation = self._room.enter(batch, wanted, space, now)
@@ -145,6 +147,15 @@ class Reservations:
             space.offset,
             batch.shared_memory and self._is_granted(space.segment),
         )
+
+    def refuse(
+        self, batch: Batch, entries: Sequence[bytes], refusal: ReserveResult
+    ) -> list[ReserveResult]:
+        """All that are not committed."""
+        here = self._catalog.visible
+        return [
+            _EXISTS_ALREADY if entry in here else self._refuse(batch, refusal) for entry in entries
+        ]
 
     def _refuse(self, batch: Batch, refusal: ReserveResult) -> ReserveResult:
         if batch.origin is None:

@@ -5,15 +5,15 @@ cap     most bytes a tenant's blocks may occupy. Beyond it, its own coldest go f
 share   bytes that others' writes leave alone: while a tenant holds no more than that, only its own
         writes, its users and time take its blocks.
 
-Bytes are counted by columns, not entry by entry: when what was reserved since the last count may
-have taken a tenant over its cap, and every COUNT_SECONDS while shares are in force. An eviction
-goes CAP_SLACK further than it must, so that counts stay rare. String entries belong to no tenant.
+Bytes are counted by columns, not entry by entry: a tenant's own when what it reserved since may
+have taken it over its cap, and all tenants' every COUNT_SECONDS while shares are in force. An
+eviction goes CAP_SLACK further than it must, so that counts stay rare. String entries belong to no
+tenant.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ from .namespaces import Namespaces
 
 COUNT_SECONDS = 1.0
 RECOUNT_SECONDS = 0.05
-"""Between two counts for a tenant that could not get under its cap."""
+"""So long a tenant that could not get under its cap is refused without another count."""
 CAP_SLACK = 0.05
 MAX_LISTED_TENANTS = 1000
 
@@ -67,48 +67,49 @@ class Tenants:
         self._catalog = entries.catalog
         self._namespaces = namespaces
         self._caps = self._shares = TenantBytes()
-        self._used: dict[str, int] = {}  # at the last count
-        self._grown: Counter[str] = Counter()  # reserved since
         self._counted_at = -math.inf
+        self._most: dict[str, int] = {}  # bytes at a tenant's last count and reserved since
         self._over: dict[str, float] = {}  # tenants over their cap → when to count again
 
     def limit(self, caps: TenantBytes, shares: TenantBytes) -> None:
         self._caps, self._shares = caps, shares
         self._counted_at = -math.inf
+        self._most.clear()
         self._over.clear()
         self._catalog.guarded.clear()
 
     def tick(self, now: float) -> None:
         """Every 100 ms: keeps what is protected up to date."""
         if self._shares and now - self._counted_at >= COUNT_SECONDS:
-            self._count(now)
+            self._counted_at = now
+            self._guard()
 
-    def make_room(self, tenant: str, sizes: Sequence[int], now: float) -> int | None:
+    def make_room(
+        self, tenant: str, entries: Sequence[bytes], sizes: Sequence[int], now: float
+    ) -> int | None:
         """Before entries of these sizes are reserved: drops what of the tenant is coldest and has
-        to go. The bytes it holds, when it would stay over its cap; else None."""
+        to go for those that are not here. The bytes it holds, when it would stay over its cap; else
+        None."""
         cap = self._caps.of(tenant) if self._caps else None
         if cap is None:
             return None
-        num_bytes = sum(map(occupied_bytes, sizes))
-        if num_bytes > cap:
-            return self._used.get(tenant, 0)
-        if self._counted_at == -math.inf:
-            self._count(now)
-        if self._used.get(tenant, 0) + self._grown[tenant] + num_bytes <= cap:
-            self._grown[tenant] += num_bytes
-            return None
-        if now < self._over.get(tenant, -math.inf):
-            return self._used.get(tenant, 0)
-        self._count(now)
-        excess = self._used.get(tenant, 0) + num_bytes - cap
-        if excess > 0:
-            excess -= self._evict(tenant, excess + int(CAP_SLACK * cap))
-            self._count(now)
-        if excess > 0:
-            self._over[tenant] = now + RECOUNT_SECONDS
-            return self._used.get(tenant, 0)
-        self._over.pop(tenant, None)
-        self._grown[tenant] += num_bytes
+        here = self._catalog.visible
+        wanted = sum(
+            [
+                occupied_bytes(size)
+                for entry, size in zip(entries, sizes, strict=True)
+                if entry not in here
+            ]
+        )
+        held = self._most.get(tenant, cap)
+        if wanted and held + wanted > cap:
+            if wanted > cap or now < self._over.get(tenant, -math.inf):
+                return held
+            held = self._shrink(tenant, wanted, cap)
+            if held + wanted > cap:
+                self._most[tenant], self._over[tenant] = held, now + RECOUNT_SECONDS
+                return held
+        self._most[tenant] = held + wanted
         return None
 
     def usage(self) -> list[TenantUsage]:
@@ -133,50 +134,52 @@ class Tenants:
         listed.sort(key=lambda usage: -usage.dram_bytes)
         return listed[:MAX_LISTED_TENANTS]
 
-    def _count(self, now: float) -> None:
-        self._counted_at = now
-        self._grown.clear()
-        self._used.clear()
+    def _guard(self) -> None:
+        """What of all tenants holds no more than its share."""
         tenants = self._by_number()
         _, num_bytes = self._sums(*self._live())
+        used: dict[str, int] = {}
         for number, tenant in enumerate(tenants):
-            if number:
-                self._used[tenant] = self._used.get(tenant, 0) + int(num_bytes[number])
+            used[tenant] = used.get(tenant, 0) + int(num_bytes[number])
         self._catalog.guarded.clear()
-        if self._shares:
-            self._catalog.guarded.update(
-                number
-                for number, tenant in enumerate(tenants)
-                if number and self._used[tenant] <= (self._shares.of(tenant) or -1)
-            )
+        self._catalog.guarded.update(
+            number
+            for number, tenant in enumerate(tenants)
+            if number and used[tenant] <= (self._shares.of(tenant) or -1)
+        )
 
-    def _evict(self, tenant: str, num_bytes: int) -> int:
-        """Drops the coldest unpinned blocks of the tenant; the bytes they occupied."""
+    def _shrink(self, tenant: str, wanted: int, cap: int) -> int:
+        """Drops the coldest unpinned blocks of the tenant, if it must for `wanted` bytes more; what
+        it holds then."""
         catalog = self._catalog
-        slots, taken = self._live()
-        numbers = [
-            number for number, owner in enumerate(self._by_number()) if number and owner == tenant
-        ]
-        mine = np.isin(np.frombuffer(catalog.namespaces, np.uint16)[slots], numbers)
+        slots, taken = self._live(tenant)
+        held = int(taken.sum())
+        excess = held + wanted - cap
+        if excess <= 0:
+            return held
         pinned = np.frombuffer(catalog.pins, np.uint32)[slots] > 0
         states = catalog.table.rows()[slots, HEAD] & 0xFF
         flags = np.frombuffer(catalog.flags, np.uint8)[slots]
-        may_go = mine & ~pinned & (states == SlotState.COMMITTED) & (flags & DEAD == 0)
+        may_go = ~pinned & (states == SlotState.COMMITTED) & (flags & DEAD == 0)
         slots, taken = slots[may_go], taken[may_go]
         touched = np.frombuffer(catalog.touched, np.uint32)[slots]
         order = np.lexsort((-slots, touched))  # of one tick, the ends of chains first
         sums = np.cumsum(taken[order])
-        count = min(int(np.searchsorted(sums, num_bytes)) + 1, len(order))
-        if count:
-            self._entries.evict(slots[order[:count]].tolist())
-            self._entries.announce_evictions()
-        return int(sums[count - 1]) if count else 0
+        count = min(int(np.searchsorted(sums, excess + int(CAP_SLACK * cap))) + 1, len(order))
+        if not count:
+            return held
+        self._entries.evict(slots[order[:count]].tolist())
+        self._entries.announce_evictions()
+        return held - int(sums[count - 1])
 
-    def _live(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Slots in use, and the bytes that each occupies."""
+    def _live(self, tenant: str | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Slots that blocks of a tenant, or of any, are in, and the bytes that each occupies."""
+        wanted = [owner if tenant is None else owner == tenant for owner in self._by_number()]
+        numbers = np.frombuffer(self._catalog.namespaces, np.uint16)
+        slots = np.flatnonzero(np.array(wanted, np.bool_)[numbers])
         rows = self._catalog.table.rows()
-        slots = np.flatnonzero(rows[:, HEAD] & 0xFF)
-        return slots.astype(np.int64), occupied_bytes_of(rows[slots, LENGTH].astype(np.int64))
+        slots = slots[rows[slots, HEAD] & 0xFF != SlotState.FREE]
+        return slots, occupied_bytes_of(rows[slots, LENGTH].astype(np.int64))
 
     def _sums(
         self, slots: NDArray[np.int64], taken: NDArray[np.int64]

@@ -192,12 +192,12 @@ class StoreWriting(StoreParts):
             wanted = list(compress(entries, admitted))
             sizes = list(compress(sizes, admitted))
             extents = list(compress(extents, admitted))
-        held = self._tenants.make_room(opened.tenant, sizes, now)
-        if held is not None:
-            if batch.origin is None:
-                self._refusals.count(len(wanted))
-            return [self._refusals.over_cap(opened.tenant, held)] * len(entries)
-        results = self._reservations.reserve(batch, wanted, sizes, extents, now)
+        held = self._tenants.make_room(opened.tenant, wanted, sizes, now)
+        if held is None:
+            results = self._reservations.reserve(batch, wanted, sizes, extents, now)
+        else:
+            refusal = self._refusals.over_cap(opened.tenant, held)
+            results = self._reservations.refuse(batch, wanted, refusal)
         if not refused:
             return results
         self._counters.not_admitted += len(refused)

@@ -4,6 +4,7 @@ operator sees and sets."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -149,6 +150,36 @@ def test_a_cap_set_while_the_store_runs_holds(admin: Admin, client: StoreClient)
     assert held[tenant_digest(BOB.salt)]["cap_bytes"] == cap
     with client.kv(ALICE) as alice:
         assert hits(alice, prompt(4)) == 4 * ALICE.block_tokens
+
+
+def test_clients_of_a_tenant_at_its_cap_are_not_refused_and_take_nothing_from_others(
+    daemon: StoreProcess, admin: Admin, client: StoreClient
+) -> None:
+    """Three more of them, of a pool that is full: none gets a segment that others filled."""
+    alice, bob = tenant_digest(ALICE.salt), tenant_digest(BOB.salt)
+    cap = 64 * BLOCK_BYTES
+    admin.patch("/v1/config", {"settings": {"tenant_cap": f"none,{bob}={cap}"}})
+    refused_before = admin.stats()["refused_puts"]
+    for number in range(160):
+        write_blocks(client, prompt(64, seed=number), ALICE)
+
+    def write_many(first: int) -> None:
+        with client_of(daemon) as own:
+            for number in range(first, first + 50):
+                write_blocks(own, prompt(16, seed=number), BOB)
+
+    def held() -> dict[str, int]:
+        return {each["tenant"]: each["dram_bytes"] for each in admin.get("/v1/tenants")["tenants"]}
+
+    write_many(1000)
+    with client.kv(ALICE) as store:
+        assert any([hits(store, prompt(64, seed=number)) for number in range(160)])
+    of_alice = held()[alice]
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(write_many, (2000, 3000, 4000))) == [None] * 3
+    assert admin.stats()["refused_puts"] == refused_before
+    assert 0 < held()[bob] <= cap
+    assert held()[alice] >= of_alice - cap
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,22 @@ def test_a_tenant_that_pins_all_it_may_hold_is_refused_and_others_are_not(
     assert burst(node, owner, quiet, chain(2, "q")) == [ReserveStatus.RESERVED] * 2
 
 
+def test_what_a_tenant_has_already_takes_no_room_under_its_cap(node: Node, chain: Chain) -> None:
+    owner, loud = node.connect(), of_tenant(node, "loud")
+    node.store.limit_tenants(TenantBytes(10 * BLOCK_BYTES), TenantBytes())
+    keys = chain(10, "l")
+    node.put_blocks(owner, loud, keys, [WHOLE])
+    for _ in range(3):
+        again = node.put_blocks(owner, loud, keys, [WHOLE])
+        assert {result.status for result in again} == {ReserveStatus.EXISTS}
+        assert node.prefix(owner, loud, keys) == 10
+    longer = node.put_blocks(owner, loud, chain(21, "l"), [WHOLE])
+    statuses = [result.status for result in longer]
+    assert statuses == [*[ReserveStatus.EXISTS] * 10, *[ReserveStatus.FULL] * 11]
+    assert node.store.stats(node.now).refused_puts == 11
+    assert node.prefix(owner, loud, keys) == 10
+
+
 def test_r32_tenants_share_no_key_and_are_called_by_a_digest(node: Node, chain: Chain) -> None:
     owner, keys = node.connect(), chain(2)
     quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
