@@ -73,10 +73,10 @@ class NvmeTier:
         today: Callable[[], int] = _utc_day,
     ) -> NvmeTier:
         """Recovers what the directory holds; whoever calls holds the lock on it. Blocks: about 30 s
-        for 10^6 entries. What `comes_again` (asked on another thread) lives on elsewhere and is
-        written anew by whoever calls: it goes with its region. `storage` and `probe` are the ways to the disk; `clock` (monotonic
-        seconds) and `today` (days since 1970) those to the time, for the write budget. Raises
-        StoreUnavailable when it cannot be used."""
+        for 10^6 entries. What `comes_again` (asked on another thread) will be written anew, so it
+        goes with its region, hot or not. `storage` and `probe` are the ways to the disk; `clock`
+        (monotonic seconds) and `today` (days since 1970) those to the time, for the write budget.
+        Raises StoreUnavailable when it cannot be used."""
         storage = storage or Storage()
         try:
             recovered = recover(settings, storage, probe)

@@ -108,6 +108,17 @@ class Demoter:
             self._sweep(now)
         self.pump()
 
+    def writes_again(self, entry: bytes) -> bool:
+        """Whether it is here and goes to disk once it is cold, if it does not lie there then. Any
+        thread."""
+        return self._is_late and self._store.holds(entry)
+
+    def look_again(self) -> None:
+        """Something has left the disk that may be among the coldest here."""
+        if self._is_late:
+            self._unseen = 0
+            self._wake()
+
     def offer_again(self) -> None:
         """What the disk gave up, or let go, may go there now."""
         self._store.reoffer_retired()

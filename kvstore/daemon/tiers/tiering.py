@@ -59,6 +59,7 @@ class Tiering:
             post=self._post,
             on_stored=self._stored,
             on_removed=self._removed,
+            comes_again=lambda entry: self._demoter.writes_again(entry),
         )
         self._shards: dict[str, set[bytes]] = {}
         self._below_floor: dict[str, Then] = {}  # namespaces to be cleared, not yet told the disk
@@ -239,6 +240,7 @@ class Tiering:
 
     def _removed(self, entries: Sequence[NvmeEntry]) -> None:
         self._store.forget_flushed([entry.entry for entry in entries])
+        self._demoter.look_again()
         announce(self._store, "removed", entries)
 
     def _announce_cleared(self, namespace: str | None) -> None:

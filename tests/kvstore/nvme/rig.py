@@ -42,6 +42,7 @@ class Rig:
         probe: Probe = scan,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], int] = lambda: 0,
+        comes_again: Callable[[bytes], bool] = lambda _: False,
         **settings: object,
     ) -> None:
         self.calls: deque[Callable[[], None]] = deque()
@@ -58,6 +59,7 @@ class Rig:
             post=self.calls.append,
             on_stored=self.stored.extend,
             on_removed=self.removed.extend,
+            comes_again=comes_again,
             storage=storage,
             probe=probe,
             clock=clock,

@@ -122,6 +122,20 @@ def test_touched_entries_outlive_their_region_once(open_tier: OpenTier) -> None:
     assert rig.hits(names(0, 40)) == names(0, 20)
 
 
+def test_hot_entries_that_come_again_by_themselves_go_with_their_region(
+    open_tier: OpenTier,
+) -> None:
+    above = set(names(0, 10))
+    rig = open_tier(capacity_bytes=8 * MIB, comes_again=above.__contains__)
+    rig.put_many(names(0, 40))
+    rig.tier.touch(names(0, 20))
+    start = 0
+    while rig.tier.locate(names(30, 31))[0] is not None:
+        rig.put_many(names(start, start + 50, prefix="cold"))
+        start += 50
+    assert rig.hits(names(0, 40)) == names(10, 20)
+
+
 def test_half_a_region_of_hot_pages_outlives_it(open_tier: OpenTier) -> None:
     """Room is taken for what entries take, not for what they might if each stood badly."""
     rig = open_tier(capacity_bytes=16 * MIB)
