@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from moontide.kvstore import wire
+
+from ...relaying import SocketRelay
 
 Alter = Callable[[wire.Reply], wire.Reply]
 
 
-class Relay:
+class Relay(SocketRelay):
     """Listens on a TCP port and passes every connection on to the daemon at `target`, HOST:PORT.
     Replies go through `alter`, which a test may exchange at any time."""
 
     def __init__(self, target: str) -> None:
         self.alter: Alter = lambda reply: reply
         host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._sockets = [self._listener]
-        self._threads: list[threading.Thread] = []
-        self._spawn(self._accept)
-
-    def close(self) -> None:
-        for sock in self._sockets:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        super().__init__(listener, lambda: socket.create_connection((host, int(port))))
 
     def __enter__(self) -> Relay:
         return self
@@ -40,41 +29,17 @@ class Relay:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _spawn(self, run: Callable[[], None]) -> None:
-        def until_closed() -> None:
-            with suppress(OSError, EOFError):
-                run()
-
-        thread = threading.Thread(target=until_closed)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listener.accept()
-            daemon = socket.create_connection(self._target)
-            self._sockets += [client, daemon]
-            self._spawn(lambda here=client, there=daemon: _pass_on(here, there))
-            self._spawn(lambda here=client, there=daemon: self._pass_back(there, here))
-
-    def _pass_back(self, daemon: socket.socket, client: socket.socket) -> None:
-        try:
-            while True:
-                header = wire.decode_header(_receive(daemon, wire.HEADER.size))
-                reply = self.alter(wire.decode_reply(_receive(daemon, header.body_bytes)))
-                payload = _receive(daemon, header.payload_bytes)
-                frame = wire.encode_frame(reply, header.request_id, header.payload_bytes)
-                client.sendall(frame + payload)
-        finally:
-            _end(client)
-
-
-def _pass_on(client: socket.socket, daemon: socket.socket) -> None:
-    try:
+    def pass_on(self, client: socket.socket, server: socket.socket) -> None:
         while data := client.recv(1 << 16):
-            daemon.sendall(data)
-    finally:
-        _end(daemon)
+            server.sendall(data)
+
+    def pass_back(self, server: socket.socket, client: socket.socket) -> None:
+        while True:
+            header = wire.decode_header(_receive(server, wire.HEADER.size))
+            reply = self.alter(wire.decode_reply(_receive(server, header.body_bytes)))
+            payload = _receive(server, header.payload_bytes)
+            frame = wire.encode_frame(reply, header.request_id, header.payload_bytes)
+            client.sendall(frame + payload)
 
 
 def _receive(sock: socket.socket, num_bytes: int) -> bytes:
@@ -85,8 +50,3 @@ def _receive(sock: socket.socket, num_bytes: int) -> bytes:
             raise EOFError
         data += part
     return bytes(data)
-
-
-def _end(sock: socket.socket) -> None:
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)

@@ -8,14 +8,13 @@ import os
 import secrets
 import socket
 import struct
-import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+
+from ...relaying import SocketRelay
 
 HEADER = struct.Struct("<2sBBIIQ")  # magic, version, flags, request id, body, payload
 TIMEOUT_SECONDS = 10.0
@@ -400,7 +399,7 @@ class Client:
             os.close(descriptor)
 
 
-class Store:
+class Store(SocketRelay):
     """Listens at `path` as a store of version 1 would, in front of a real one: only what that
     version knows gets through, either way. `requests` counts what came; `strangers` tells what came
     that no store of version 1 understands."""
@@ -408,71 +407,37 @@ class Store:
     def __init__(self, path: Path, target: Path) -> None:
         self.requests: Counter[str] = Counter()
         self.strangers: list[str] = []
-        self._target = target
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._sockets = [self._listener]
-        self._threads: list[threading.Thread] = []
-        self._spawn(self._accept)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        super().__init__(listener, lambda: _connect(target))
 
-    def close(self) -> None:
-        for sock in self._sockets:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join()
-
-    def _spawn(self, run: Callable[[], None]) -> None:
-        def until_closed() -> None:
-            with suppress(OSError, EOFError):
-                run()
-
-        thread = threading.Thread(target=until_closed)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
+    def pass_on(self, client: socket.socket, server: socket.socket) -> None:
         while True:
-            client, _ = self._listener.accept()
-            store = socket.socket(socket.AF_UNIX)
-            store.connect(str(self._target))
-            self._sockets += [client, store]
-            self._spawn(lambda here=client, there=store: self._pass_on(here, there))
-            self._spawn(lambda here=client, there=store: self._pass_back(there, here))
+            frame = receive(client)
+            try:
+                message = decode_request(frame.body)
+            except msgspec.DecodeError as error:
+                self.strangers.append(f"{error}: {frame.body[:40]!r}")
+                return
+            if frame.version != 1:
+                self.strangers.append(f"{type(message).__name__} in version {frame.version}")
+            self.requests[type(message).__name__] += 1
+            if isinstance(message, Hello):
+                message = msgspec.structs.replace(message, newest_version=1)
+            server.sendall(encode(message, frame.request_id, frame.payload))
 
-    def _pass_on(self, client: socket.socket, store: socket.socket) -> None:
-        try:
-            while True:
-                frame = receive(client)
-                try:
-                    message = decode_request(frame.body)
-                except msgspec.DecodeError as error:
-                    self.strangers.append(f"{error}: {frame.body[:40]!r}")
-                    return
-                if frame.version != 1:
-                    self.strangers.append(f"{type(message).__name__} in version {frame.version}")
-                self.requests[type(message).__name__] += 1
-                if isinstance(message, Hello):
-                    message = msgspec.structs.replace(message, newest_version=1)
-                store.sendall(encode(message, frame.request_id, frame.payload))
-        finally:
-            _end(store)
-
-    def _pass_back(self, store: socket.socket, client: socket.socket) -> None:
-        try:
-            while True:
-                frame = receive(store)
-                data = encode(decode_reply(frame.body), frame.request_id, frame.payload)
-                socket.send_fds(client, [data[:1]], frame.descriptors)
-                for descriptor in frame.descriptors:
-                    os.close(descriptor)
-                client.sendall(data[1:])
-        finally:
-            _end(client)
+    def pass_back(self, server: socket.socket, client: socket.socket) -> None:
+        while True:
+            frame = receive(server)
+            data = encode(decode_reply(frame.body), frame.request_id, frame.payload)
+            socket.send_fds(client, [data[:1]], frame.descriptors)
+            for descriptor in frame.descriptors:
+                os.close(descriptor)
+            client.sendall(data[1:])
 
 
-def _end(sock: socket.socket) -> None:
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+def _connect(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(path))
+    return connection
