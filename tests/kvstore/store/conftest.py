@@ -10,6 +10,7 @@ import pytest
 from moontide.kvstore.keys import BlockKey, EntryId, Namespace, string_entry_id
 from moontide.kvstore.layout import Group, KVLayout, Shard
 from moontide.kvstore.store import PoolSettings, ReserveResult, Store
+from moontide.kvstore.store.types import BlocksFound
 from moontide.kvstore.types import IfExists, PutResult, ReserveStatus
 from moontide.transfer import Mapping, checksum
 from moontide.transfer.types import Instance
@@ -102,6 +103,20 @@ class Node:
     def has(self, *keys: str) -> list[bool]:
         return self.store.exists([string_entry_id(key) for key in keys], self.now)
 
+    def reserve_blocks(
+        self,
+        owner: int,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        shards: Sequence[Shard],
+        *,
+        parent: bytes = b"",
+        shared_memory: bool = False,
+    ) -> list[ReserveResult]:
+        return self.store.reserve_blocks(
+            owner, namespace, keys, parent, shards, shared_memory=shared_memory, now=self.now
+        )
+
     def put_blocks(
         self,
         owner: int,
@@ -113,8 +128,8 @@ class Node:
         shared_memory: bool = False,
     ) -> list[ReserveResult]:
         """Reserves, writes every layer and commits; layer i of a block holds bytes i + 1."""
-        results = self.store.reserve_blocks(
-            owner, namespace, keys, parent, shards, shared_memory=shared_memory, now=self.now
+        results = self.reserve_blocks(
+            owner, namespace, keys, shards, parent=parent, shared_memory=shared_memory
         )
         reserved = [result for result in results if result.status is ReserveStatus.RESERVED]
         for layer in range(LAYOUT.groups[0].num_layers):
@@ -135,6 +150,28 @@ class Node:
         slots, generations = [r.slot for r in reserved], [r.generation for r in reserved]
         self.store.advance(owner, slots, generations, layer, sums)
 
+    def lookup_blocks(
+        self,
+        owner: int,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        coverage: Sequence[Shard],
+        *,
+        pin_s: float | None = None,
+        pending: bool = False,
+        local_only: bool = False,
+    ) -> BlocksFound:
+        return self.store.lookup_blocks(
+            owner,
+            namespace,
+            keys,
+            coverage,
+            pin_s=pin_s,
+            pending=pending,
+            now=self.now,
+            local_only=local_only,
+        )
+
     def prefix(
         self,
         owner: int,
@@ -144,10 +181,7 @@ class Node:
         *,
         pending: bool = False,
     ) -> int:
-        found = self.store.lookup_blocks(
-            owner, namespace, keys, coverage, pin_s=None, pending=pending, now=self.now
-        )
-        return len(found.blocks)
+        return len(self.lookup_blocks(owner, namespace, keys, coverage, pending=pending).blocks)
 
     def check(self) -> None:
         assert self.store.audit().differences == []

@@ -48,14 +48,10 @@ def test_what_one_width_wrote_another_reads(node: Node, namespace: int, chain: C
     owner, wide, narrow = node.connect(), chain(3, "wide"), chain(3, "narrow")
     node.put_blocks(owner, namespace, wide, [WHOLE])
     node.put_blocks(owner, namespace, narrow, TP2)
-    found = node.store.lookup_blocks(
-        owner, namespace, wide, TP2[1:], pin_s=None, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, wide, TP2[1:])
     assert found.shards == [WHOLE.pack()]
     assert [len(block) for block in found.blocks] == [1, 1, 1]
-    found = node.store.lookup_blocks(
-        owner, namespace, narrow, [WHOLE], pin_s=None, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, narrow, [WHOLE])
     assert found.shards == [shard.pack() for shard in TP2]
     assert [len(block) for block in found.blocks] == [2, 2, 2]
 
@@ -63,9 +59,7 @@ def test_what_one_width_wrote_another_reads(node: Node, namespace: int, chain: C
 def test_exact_shards_are_preferred(node: Node, namespace: int, chain: Chain) -> None:
     owner, keys = node.connect(), chain(1)
     node.put_blocks(owner, namespace, keys, [WHOLE, *TP2])
-    found = node.store.lookup_blocks(
-        owner, namespace, keys, TP2[:1], pin_s=None, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, keys, TP2[:1])
     assert found.shards == [TP2[0].pack()]
 
 
@@ -73,9 +67,7 @@ def test_layer_halves_make_a_whole(node: Node, namespace: int, chain: Chain) -> 
     owner, keys = node.connect(), chain(1)
     first, rest = Shard(0, (0, 1), (0, 2)), Shard(0, (1, 3), (0, 2))
     for shard in (first, rest):
-        (reserved,) = node.store.reserve_blocks(
-            owner, namespace, keys, b"", [shard], shared_memory=False, now=node.now
-        )
+        (reserved,) = node.reserve_blocks(owner, namespace, keys, [shard])
         data = node.store.buffer(reserved.slot, reserved.generation)
         stride = len(data) // shard.num_layers
         for layer in range(shard.num_layers):
@@ -106,9 +98,7 @@ def test_every_group_of_a_layout_is_needed(node: Node, chain: Chain) -> None:
     coverage = layout.whole()
     for shard in coverage:
         assert node.prefix(owner, namespace, keys, coverage) == 0
-        results = node.store.reserve_blocks(
-            owner, namespace, keys, b"", [shard], shared_memory=False, now=node.now
-        )
+        results = node.reserve_blocks(owner, namespace, keys, [shard])
         slots, generations = [r.slot for r in results], [r.generation for r in results]
         node.store.advance(owner, slots, generations, 0, [1, 2])
         node.store.commit(owner, slots, generations, [], node.now)
@@ -119,14 +109,10 @@ def test_pending_blocks_are_found_only_when_asked_for(
     node: Node, namespace: int, chain: Chain
 ) -> None:
     writer, reader, keys = node.connect(), node.connect(), chain(2)
-    reserved = node.store.reserve_blocks(
-        writer, namespace, keys, b"", [WHOLE], shared_memory=False, now=node.now
-    )
+    reserved = node.reserve_blocks(writer, namespace, keys, [WHOLE])
     node.write_layer(writer, reserved, 0)
     assert node.prefix(reader, namespace, keys) == 0
-    found = node.store.lookup_blocks(
-        reader, namespace, keys, [WHOLE], pin_s=0, pending=True, now=node.now
-    )
+    found = node.lookup_blocks(reader, namespace, keys, [WHOLE], pin_s=0, pending=True)
     assert [block[0].extents for block in found.blocks] == [1, 1]
     sums = memoryview(found.checksums).cast("Q").tolist()
     piece = node.store.buffer(reserved[0].slot, reserved[0].generation)
@@ -146,9 +132,7 @@ def test_blocks_of_a_lookup_and_its_checksums_agree(
 ) -> None:
     owner, keys = node.connect(), chain(4)
     results = node.put_blocks(owner, namespace, keys, TP2)
-    found = node.store.lookup_blocks(
-        owner, namespace, keys, [WHOLE], pin_s=10.0, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, keys, [WHOLE], pin_s=10.0)
     entries = [entry for block in found.blocks for entry in block]
     assert [(e.slot, e.generation, e.segment, e.offset) for e in entries] == [
         (r.slot, r.generation, r.segment, r.offset) for r in results
@@ -165,9 +149,7 @@ def test_r53_a_pinned_match_stays_whole_while_others_evict(
 ) -> None:
     owner, keys = node.connect(), chain(20)
     node.put_blocks(owner, namespace, keys, [WHOLE])
-    found = node.store.lookup_blocks(
-        owner, namespace, keys, [WHOLE], pin_s=10.0, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, keys, [WHOLE], pin_s=10.0)
     for index in range(64):
         node.put(owner, f"s{index}", bytes(20_000))
     assert node.prefix(owner, namespace, keys) == 20
@@ -237,9 +219,7 @@ def test_shard_outside_the_layout_is_refused(node: Node, namespace: int, chain: 
 
 
 def test_prefix_of_an_unknown_chain_is_empty(node: Node, namespace: int, chain: Chain) -> None:
-    found = node.store.lookup_blocks(
-        node.connect(), namespace, chain(2), [WHOLE], pin_s=5.0, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(node.connect(), namespace, chain(2), [WHOLE], pin_s=5.0)
     assert found == ([], [], b"", b"", [])
     assert node.store.exists([EntryId(b"k"), EntryId(b"")], node.now) == [False, False]
 
@@ -255,14 +235,10 @@ def test_a_prefix_is_no_longer_than_its_client_may_pin(
     block_bytes = node.store.stats(node.now).tiers["dram"].used_bytes // len(keys)
     fitting = int(0.05 * 8 * SEGMENT_BYTES) // block_bytes
     assert 1 < fitting < len(keys)
-    found = node.store.lookup_blocks(
-        reader, namespace, keys, TP2, pin_s=10.0, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(reader, namespace, keys, TP2, pin_s=10.0)
     assert [len(block) for block in found.blocks] == [2] * fitting
     assert len(found.checksums) == 2 * fitting * 3 * 8  # shards, blocks, layers, bytes
     with pytest.raises(OutOfSpace, match="may hold"):  # not even one block more
-        node.store.lookup_blocks(
-            reader, namespace, keys, TP2, pin_s=10.0, pending=False, now=node.now
-        )
+        node.lookup_blocks(reader, namespace, keys, TP2, pin_s=10.0)
     node.store.unpin(reader, found.ticket)
     node.check_idle()

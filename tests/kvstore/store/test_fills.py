@@ -63,23 +63,12 @@ def test_what_comes_from_another_node_is_no_answer_to_another_node(
         assert node.store.covers(namespace, keys, WHOLE, local_only=local_only) is (count == 4)
         assert node.store.covers(namespace, keys[:2], WHOLE, local_only=local_only)
         for pending in (False, True):
-            found = node.store.lookup_blocks(
-                owner,
-                namespace,
-                keys,
-                WHOLE,
-                pin_s=None,
-                pending=pending,
-                now=node.now,
-                local_only=local_only,
+            found = node.lookup_blocks(
+                owner, namespace, keys, WHOLE, pending=pending, local_only=local_only
             )
             assert len(found.blocks) == count
-    node.store.reserve_blocks(
-        owner, namespace, keys[2:3], keys[1], WHOLE, shared_memory=False, now=node.now
-    )
-    found = node.store.lookup_blocks(
-        owner, namespace, keys, WHOLE, pin_s=None, pending=True, now=node.now, local_only=True
-    )
+    node.reserve_blocks(owner, namespace, keys[2:3], WHOLE, parent=keys[1])
+    found = node.lookup_blocks(owner, namespace, keys, WHOLE, pending=True, local_only=True)
     assert len(found.blocks) == 3  # a client here writes it, too
 
 
@@ -95,9 +84,7 @@ def test_filling_blocks_count_from_their_reservation_on(
     owner, keys = node.connect(), chain(3)
     node.put_blocks(owner, namespace, keys[:1], WHOLE)
     fills = begin_fill(node, namespace, keys[1:])
-    found = node.store.lookup_blocks(
-        owner, namespace, keys, WHOLE, pin_s=5.0, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, keys, WHOLE, pin_s=5.0)
     assert [[entry.tier for entry in block] for block in found.blocks] == [
         [Tier.DRAM],
         [Tier.NVME],
@@ -106,9 +93,7 @@ def test_filling_blocks_count_from_their_reservation_on(
     assert found.transports == ["shm", "file", "file"]
     assert [block[0].extents for block in found.blocks] == [NUM_LAYERS, 0, 0]
     assert finish(node, fills) == [PutStatus.STORED] * 2
-    found = node.store.lookup_blocks(
-        owner, namespace, keys, WHOLE, pin_s=None, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, keys, WHOLE)
     assert {entry.tier for block in found.blocks for entry in block} == {Tier.DRAM}
     assert found.transports == []
 
@@ -117,7 +102,7 @@ def test_what_clients_still_write_counts_only_as_pending(
     node: Node, namespace: int, chain: Chain
 ) -> None:
     owner, keys = node.connect(), chain(1)
-    node.store.reserve_blocks(owner, namespace, keys, b"", WHOLE, shared_memory=False, now=node.now)
+    node.reserve_blocks(owner, namespace, keys, WHOLE)
     assert node.prefix(owner, namespace, keys) == 0
     assert node.prefix(owner, namespace, keys, pending=True) == 1
 
@@ -157,9 +142,7 @@ def test_pinned_bytes_of_a_failed_fill_are_not_used_again_before_unpin(
 ) -> None:
     owner, keys = node.connect(), chain(1)
     (fill,) = begin_fill(node, namespace, keys)
-    found = node.store.lookup_blocks(
-        owner, namespace, keys, WHOLE, pin_s=0.0, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, keys, WHOLE, pin_s=0.0)
     node.store.abort(FILL_OWNER, [fill.slot], [fill.generation])
     assert node.store.stats(node.now).tiers["dram"].used_bytes > 0
     node.store.unpin(owner, found.ticket)
@@ -172,9 +155,7 @@ def test_announced_checksums_are_told_before_the_bytes_come(
     (fill,) = begin_fill(node, namespace, chain(1))
     sums = [11, 22, 33]
     node.store.expect_checksums(FILL_OWNER, fill.slot, fill.generation, sums)
-    found = node.store.lookup_blocks(
-        node.connect(), namespace, chain(1), WHOLE, pin_s=None, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(node.connect(), namespace, chain(1), WHOLE)
     assert list(memoryview(found.checksums).cast("Q")) == sums
     with pytest.raises(InvalidRequest, match="2 checksums"):
         node.store.expect_checksums(FILL_OWNER, fill.slot, fill.generation, sums[:2])
@@ -290,10 +271,7 @@ def test_request_scoped_blocks_end_with_their_last_reader(
     events = events_of(node)
     _store_for_one_request(node, owner, namespace, key)
     first, second = (
-        node.store.lookup_blocks(
-            owner, namespace, [key], WHOLE, pin_s=10.0, pending=False, now=node.now
-        ).ticket
-        for _ in range(2)
+        node.lookup_blocks(owner, namespace, [key], WHOLE, pin_s=10.0).ticket for _ in range(2)
     )
     node.store.unpin(owner, first)
     assert node.prefix(owner, namespace, [key]) == 1

@@ -84,9 +84,7 @@ def test_a_view_taken_before_the_raise_keeps_its_bytes(
 ) -> None:
     owner, keys = node.connect(), chain(1)
     node.put_blocks(owner, namespace, keys, [WHOLE])
-    found = node.store.lookup_blocks(
-        owner, namespace, keys, [WHOLE], pin_s=0.0, pending=False, now=node.now
-    )
+    found = node.lookup_blocks(owner, namespace, keys, [WHOLE], pin_s=0.0)
     ((entry,),) = found.blocks
     node.store.raise_floor(DIGEST)
     sweep(node)
@@ -102,9 +100,7 @@ def test_what_is_being_written_when_the_floor_is_raised_never_becomes_visible(
     node: Node, namespace: int, chain: Chain
 ) -> None:
     owner, keys = node.connect(), chain(2)
-    results = node.store.reserve_blocks(
-        owner, namespace, keys[:1], b"", [WHOLE], shared_memory=False, now=node.now
-    )
+    results = node.reserve_blocks(owner, namespace, keys[:1], [WHOLE])
     fills = node.store.reserve_fill(
         FILL_OWNER, namespace, keys[1:], [keys[0]], [WHOLE],
         origin=Origin(Tier.NVME, "file"), now=node.now,

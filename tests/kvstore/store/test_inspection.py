@@ -90,9 +90,7 @@ def test_explanations(filled: Node, chain: Chain) -> None:
     assert state(string_entry_id("never")) == "unknown"
     key = chain(1, "new")[0]
     namespace = filled.store.open_namespace(namespace_named("w"))
-    filled.store.reserve_blocks(
-        owner, namespace, [key], b"", [WHOLE], shared_memory=False, now=filled.now
-    )
+    filled.reserve_blocks(owner, namespace, [key], [WHOLE])
     assert state(entry_of(key, WHOLE)) == "reserved"
 
 

@@ -90,9 +90,7 @@ def test_a_tenant_that_pins_all_it_may_hold_is_refused_and_others_are_not(
     keys = chain(4, "l")
     burst(node, owner, loud, keys)
     for key in keys:
-        node.store.lookup_blocks(
-            owner, loud, [key], [WHOLE], pin_s=0.0, pending=False, now=node.now
-        )
+        node.lookup_blocks(owner, loud, [key], [WHOLE], pin_s=0.0)
     refused, _ = node.put_blocks(owner, loud, chain(2, "m"), [WHOLE])
     assert node.store.stats(node.now).refused_puts == 2
     assert refused.status is ReserveStatus.FULL

@@ -138,9 +138,7 @@ def test_header_slot_tells_a_reader_what_it_copied(node: Node) -> None:
 def test_layers_complete_in_order(node: Node, chain: Chain) -> None:
     owner = node.connect()
     namespace = node.store.open_namespace(namespace_named("w"))
-    (reserved,) = node.store.reserve_blocks(
-        owner, namespace, chain(1), b"", LAYOUT.whole(), shared_memory=False, now=node.now
-    )
+    (reserved,) = node.reserve_blocks(owner, namespace, chain(1), LAYOUT.whole())
     where = ([reserved.slot], [reserved.generation])
     with pytest.raises(InvalidRequest, match=r"extent 1 .* next is 0 of 3"):
         node.store.advance(owner, *where, 1, [7])
@@ -163,9 +161,7 @@ def test_layers_complete_in_order(node: Node, chain: Chain) -> None:
 def test_layer_watchers_are_called_once(node: Node, chain: Chain) -> None:
     owner = node.connect()
     namespace = node.store.open_namespace(namespace_named("w"))
-    one, two = node.store.reserve_blocks(
-        owner, namespace, chain(2), b"", LAYOUT.whole(), shared_memory=False, now=node.now
-    )
+    one, two = node.reserve_blocks(owner, namespace, chain(2), LAYOUT.whole())
     seen: list[tuple[str, bool]] = []
 
     def watch(name: str, reserved: object, extent: int) -> Callable[[], None]:
