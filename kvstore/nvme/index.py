@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import lmdb
 
 from ..errors import Corrupt
-from .budget import DayCount
 from .log_format import UnknownVersion
 from .records import EntryRecord, index_key, record_place, record_size, seal, unseal
 from .storage import Storage
+from .write_budget import DayCount
 
 VERSION = 1
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"

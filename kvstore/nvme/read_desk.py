@@ -1,4 +1,4 @@
-"""One run of extents: read, decoded, verified."""
+"""One span of extents: read, decoded, verified."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moontide.transfer.types import PAGE_BYTES, align_up
 from ..errors import Corrupt
 from .codec import Codec
 from .region import Region
-from .runs import RUN_BYTES, Read
+from .spans import SPAN_BYTES, Read
 
 
 class ReadDesk:
@@ -18,7 +18,7 @@ class ReadDesk:
 
     def __init__(self) -> None:
         self._codec = Codec()
-        self._buffer = aligned_buffer(RUN_BYTES + PAGE_BYTES)
+        self._buffer = aligned_buffer(SPAN_BYTES + PAGE_BYTES)
 
     def bring_in(self, region: Region, reads: Sequence[Read]) -> list[Read]:
         """Reads neighbours; returns those that match their checksum. Raises one of DISK_ERRORS."""

@@ -13,7 +13,7 @@ from .counters import ReaderCounters
 from .read_desk import ReadDesk
 from .records import EntryRecord
 from .region import Region
-from .runs import Read, runs_of
+from .spans import Read, spans_of
 from .storage import DISK_ERRORS
 from .types import ExtentRead
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 class _Batch:
-    """Reads given together. A thread plans it into runs, any thread takes a run, and the last run
-    to end reports."""
+    """Reads given together. A thread plans it into spans, any thread takes one, and the last
+    that ends reports."""
 
     def __init__(
         self,
@@ -34,18 +34,18 @@ class _Batch:
         self.regions = regions
         self.done = done
         self.results = [False] * len(requests)
-        self.runs_left = 1
+        self.spans_left = 1
 
-    def plan(self) -> list[_Run]:
-        runs = [
-            _Run(self, self.regions.get(reads[0].location.region), reads)
-            for reads in runs_of(self.requests)
+    def plan(self) -> list[_Span]:
+        spans = [
+            _Span(self, self.regions.get(reads[0].location.region), reads)
+            for reads in spans_of(self.requests)
         ]
-        self.runs_left = len(runs)
-        return runs
+        self.spans_left = len(spans)
+        return spans
 
 
-class _Run(NamedTuple):
+class _Span(NamedTuple):
     """Neighbours in one region."""
 
     batch: _Batch
@@ -67,7 +67,7 @@ class Reader:
         self._max_extents = max_extents
         self._on_damaged = on_damaged
         self._counters = counters
-        self._queue: deque[_Batch | _Run] = deque()
+        self._queue: deque[_Batch | _Span] = deque()
         self._pending = 0  # extents queued or being read
         self._changed = threading.Condition()
         self._closing = False
@@ -120,58 +120,58 @@ class Reader:
     def _work(self) -> None:
         desk = ReadDesk()
         while (item := self._next()) is not None:
-            run = self._plan(item) if isinstance(item, _Batch) else item
-            if run is None:
+            span = self._plan(item) if isinstance(item, _Batch) else item
+            if span is None:
                 continue
             good: list[Read] = []
             try:
-                good = self._read(run, desk)
-            except Exception:  # boundary of a reader's thread: the run fails
-                logger.exception("nvme_reader_failed extents=%d", len(run.reads))
-            self._finish(run.batch, len(run.reads), good)
+                good = self._read(span, desk)
+            except Exception:  # boundary of a reader's thread: the span fails
+                logger.exception("nvme_reader_failed extents=%d", len(span.reads))
+            self._finish(span.batch, len(span.reads), good)
 
-    def _next(self) -> _Batch | _Run | None:
+    def _next(self) -> _Batch | _Span | None:
         """None: closed."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
             return self._queue.popleft() if self._queue else None
 
-    def _plan(self, batch: _Batch) -> _Run | None:
-        """A run of the batch for this thread; the others are queued before later batches."""
+    def _plan(self, batch: _Batch) -> _Span | None:
+        """A span of the batch for this thread; the others are queued before later batches."""
         try:
-            runs = batch.plan()
+            spans = batch.plan()
         except Exception:  # boundary of a reader's thread: the batch fails
             logger.exception("nvme_reader_failed extents=%d", len(batch.requests))
-            runs = []
-        if not runs:
-            batch.runs_left = 1
+            spans = []
+        if not spans:
+            batch.spans_left = 1
             self._finish(batch, len(batch.requests), [])
             return None
         with self._changed:
-            self._queue.extendleft(reversed(runs[1:]))
-            self._changed.notify(len(runs) - 1)
-        return runs[0]
+            self._queue.extendleft(reversed(spans[1:]))
+            self._changed.notify(len(spans) - 1)
+        return spans[0]
 
-    def _read(self, run: _Run, desk: ReadDesk) -> list[Read]:
+    def _read(self, span: _Span, desk: ReadDesk) -> list[Read]:
         """The reads whose destination now holds verified bytes."""
-        region = run.region
+        region = span.region
         if region is None or not region.use():
             return []
         try:
-            good = desk.bring_in(region, run.reads)
+            good = desk.bring_in(region, span.reads)
         except DISK_ERRORS as error:
             logger.error("nvme_read_failed region=%d reason=%s", region.id, error)
             with self._changed:
                 self._counters.disk_errors += 1
-            good = self._one_by_one(region, run.reads, desk)
+            good = self._one_by_one(region, span.reads, desk)
         finally:
             region.leave()
-        self._report_damage(run.reads, good)
+        self._report_damage(span.reads, good)
         return good
 
     def _one_by_one(self, region: Region, reads: Sequence[Read], desk: ReadDesk) -> list[Read]:
-        """What can be read of a run that as a whole cannot."""
+        """What can be read of a span that as a whole cannot."""
         good: list[Read] = []
         for read in reads:
             try:
@@ -199,7 +199,7 @@ class Reader:
                 batch.results[read.position] = True
                 self._counters.bytes_out += read.extent.length
             self._pending -= num_reads
-            batch.runs_left -= 1
-            is_last = batch.runs_left == 0
+            batch.spans_left -= 1
+            is_last = batch.spans_left == 0
         if is_last:
             batch.done(batch.results)

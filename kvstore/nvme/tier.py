@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import InvalidRequest, StoreUnavailable
-from .budget import DAY_SECONDS, WriteBudget
 from .codec import Codec
 from .committer import Committer
 from .counters import CallCounters, ReaderCounters, WriterCounters
@@ -33,6 +32,7 @@ from .types import (
     Post,
     ReadDone,
 )
+from .write_budget import DAY_SECONDS, WriteBudget
 from .writer import Writer
 
 logger = logging.getLogger(__name__)

@@ -23,6 +23,10 @@ ENTRY_BYTES = 13 * KIB
 OLD = tuple(names(0, 12, prefix="old"))
 HOT = OLD[:2]
 NEW = tuple(names(0, 6, prefix="new"))
+OTHER = b"other"
+"""Of another namespace."""
+REPLACED = b"replaced"
+VERSIONS = range(1, 4)
 Report = Callable[[str, bytes], None]
 
 
@@ -85,6 +89,23 @@ def clear(rig: Rig, report: Report) -> None:
     put(rig, report, NEW[1:2])
 
 
+def value(version: int) -> list[memoryview]:
+    return [memoryview(bytes([version]) * 5000), memoryview(bytes([version]) * 4096)]
+
+
+def rewrite(rig: Rig, report: Report) -> None:
+    """Other bytes under the same name, with others in between."""
+    for version in VERSIONS:
+        if rig.put(REPLACED, value(version), namespace=""):
+            report("version", b"%d" % version)
+        put(rig, report, NEW[2 * version - 2 : 2 * version])
+
+
+def clear_namespace(rig: Rig, report: Report) -> None:
+    if rig.put(OTHER, namespace="cd" * 32) and rig.clear("cd" * 32):
+        report("gone", OTHER)
+
+
 def lay_out_few(directory: Path) -> None:
     rig = open_rig(directory)
     assert [rig.put(entry) for entry in OLD] == [True] * len(OLD)
@@ -128,6 +149,8 @@ SCENARIOS = {
     "region_switch": Scenario(switch_region),
     "eviction": Scenario(evict, lay_out_full, HOT),
     "removal": Scenario(remove, removes=OLD[-2:]),
+    "rewrite": Scenario(rewrite),
+    "clear_namespace": Scenario(clear_namespace),
     "clear": Scenario(clear, removes=(*OLD, NEW[0])),
 }
 
@@ -147,9 +170,13 @@ class Told:
 
     def __init__(self, stored: Sequence[bytes]) -> None:
         self.state = dict.fromkeys(stored, "stored")
+        self.version = 0  # of REPLACED
 
     def __call__(self, what: str, entry: bytes) -> None:
-        self.state[entry] = what
+        if what == "version":
+            self.version = int(entry)
+        else:
+            self.state[entry] = what
 
     def stored(self) -> set[bytes]:
         return {entry for entry, what in self.state.items() if what == "stored"}
@@ -161,13 +188,16 @@ class Told:
 def check(directory: Path, told: Told, may_miss: set[bytes]) -> None:
     """In a tier opened anew."""
     rig = open_rig(directory)
-    there = set(rig.hits([*OLD, *NEW]))
+    there = set(rig.hits([*OLD, *NEW, OTHER]))
     assert told.stored() - there <= may_miss
     assert not told.gone() & there
+    newer = [[bytes(part) for part in value(n)] for n in VERSIONS if n >= max(told.version, 1)]
+    assert rig.get(REPLACED) in (newer if told.version else [None, *newer])
     listed = rig.listed()
+    listed.discard(REPLACED)
     assert set(rig.hits(sorted(listed))) == listed
     stats = rig.tier.stats()
-    assert stats.entries == len(listed)
+    assert stats.entries == len(rig.listed())
     taken = disk_bytes(directory)
     assert stats.used_bytes == pytest.approx(taken, abs=0.05 * CAPACITY_BYTES)
     assert taken <= 1.05 * CAPACITY_BYTES

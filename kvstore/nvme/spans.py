@@ -11,7 +11,7 @@ from moontide.transfer.types import PAGE_BYTES
 from .records import EntryRecord, StoredExtent
 from .types import ExtentRead
 
-RUN_BYTES = 4 << 20
+SPAN_BYTES = 4 << 20
 """Neighbouring extents are read together up to this size, and threads share work in such pieces."""
 
 
@@ -36,21 +36,21 @@ class Read(NamedTuple):
         return cls(position, request.location, extent, destination, is_straight)
 
 
-def runs_of(requests: Sequence[ExtentRead]) -> list[list[Read]]:
-    """Reads in runs of neighbours, at most RUN_BYTES or one extent a run."""
+def spans_of(requests: Sequence[ExtentRead]) -> list[list[Read]]:
+    """Reads in spans of neighbours, at most SPAN_BYTES or one extent a span."""
     reads = [Read.of(position, request) for position, request in enumerate(requests)]
     reads.sort(key=lambda read: (read.location.region, read.extent.offset))
-    runs: list[list[Read]] = []
+    spans: list[list[Read]] = []
     room = 0
     for read in reads:
         num_bytes = read.extent.stored_length
-        if runs and num_bytes <= room and _follows(read, runs[-1][-1]):
-            runs[-1].append(read)
+        if spans and num_bytes <= room and _follows(read, spans[-1][-1]):
+            spans[-1].append(read)
         else:
-            runs.append([read])
-            room = RUN_BYTES
+            spans.append([read])
+            room = SPAN_BYTES
         room -= num_bytes
-    return runs
+    return spans
 
 
 def _follows(read: Read, last: Read) -> bool:

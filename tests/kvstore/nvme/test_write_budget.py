@@ -6,7 +6,7 @@ import pytest
 
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.nvme import NvmeSettings
-from moontide.kvstore.nvme.budget import DayCount, WriteBudget
+from moontide.kvstore.nvme.write_budget import DayCount, WriteBudget
 
 from .conftest import OpenTier
 from .rig import MIB, content, names
