@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKENS = (0, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768)
@@ -27,6 +34,8 @@ class Metrics:
     """Labels are small closed sets: never a worker, a model or a key."""
 
     def __init__(self) -> None:
+        # Else a useless gauge more for every counter.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         registry = self._registry = _Registry()
         self.requests = registry.counter("requests", "Requests ended", "endpoint", "result")
         self.open_requests = registry.gauge("open_requests", "Requests being answered")

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -65,6 +71,8 @@ class WorkerMetrics:
     """Event loop only."""
 
     def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        # Else a useless gauge more for every counter.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         self._registry = CollectorRegistry()
         self._registry.register(_EngineCollector(stats))
         self._ttft = Histogram(
