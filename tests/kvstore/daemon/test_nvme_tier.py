@@ -12,7 +12,7 @@ import pytest
 from moontide.kvstore import StoreClient, connect
 from moontide.kvstore.types import PutStatus
 
-from ...store_process import StartStore
+from ...store_process import StartStore, StoreProcess
 from ...waiting import wait_until
 from .warm import (
     NVME,
@@ -29,6 +29,11 @@ from .warm import (
 )
 
 RESTARTS = 2
+FULL_TIER = ("--nvme", "40MiB", "--nvme-region", "4MiB")
+FULL_TIER_REGION_RATIO = 1 / 8
+"""What one region holds of it at most, the index aside."""
+FULL_TIER_ROUNDS = 10
+"""Until regions are written over older ones."""
 NUM_BLOCKS = 150
 """More than one batch of promotion reads."""
 
@@ -37,6 +42,16 @@ def get_in_parts(client: StoreClient, names: list[str]) -> list[bytes | None]:
     """All at once, they need not fit into DRAM."""
     parts = [names[start : start + 100] for start in range(0, len(names), 100)]
     return [value for part in parts for value in client.get_many(part)]
+
+
+def watch_disk(node: StoreProcess, *, seconds: float) -> dict[str, int]:
+    """What the NVMe tier tells so much later, something having been written meanwhile."""
+    admin = admin_of(node)
+    first = tier = admin.stats()["tiers"]["nvme"]
+    end = time.monotonic() + seconds
+    while tier["bytes_in"] == first["bytes_in"] or time.monotonic() < end:
+        tier = admin.stats()["tiers"]["nvme"]
+    return tier
 
 
 def digests(client: StoreClient, names: list[str]) -> list[str]:
@@ -107,6 +122,36 @@ def test_r44_what_was_reported_flushed_survives_kills_at_random_moments(
         hits = len(found) - found.count(None)
         assert hits >= 0.95 * flushed, f"seed {seed}, {number}: {hits} hits of {flushed} flushed"
         check_at_rest(node)
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.soak)])
+def test_r44_kills_of_a_full_tier_cost_no_more_than_the_regions_that_go(
+    store_daemon: StartStore, rounds: int
+) -> None:
+    """Each round is killed while regions are written over older ones; what lies on disk then is
+    whole, and most of what was reported."""
+    rng = random.Random(441)
+    node, entries = store_daemon("--dram", "16MiB", *FULL_TIER), {}
+    evictions = 0
+    for number in range(FULL_TIER_ROUNDS + rounds):
+        new = values(200, seed=4410 + number, largest=100_000)
+        entries.update(new)
+        with client_of(node) as client:
+            put_all(client, new)
+            if number < FULL_TIER_ROUNDS:
+                continue
+            tier = watch_disk(node, seconds=rng.uniform(0.0, 0.1))
+            node.kill()
+        evictions += tier["evictions"]
+        node.start()
+        there = admin_of(node).stats()["tiers"]["nvme"]["entries"]
+        assert there >= (1 - 2 * FULL_TIER_REGION_RATIO) * tier["flushed"]
+        with client_of(node) as client:
+            found = get_in_parts(client, list(entries))
+        assert all(got in (None, value) for got, value in zip(found, entries.values(), strict=True))
+        assert len(found) - found.count(None) == there
+        check_at_rest(node)
+    assert evictions
 
 
 def test_r45_foreign_files_are_left_alone_and_reported(store_daemon: StartStore) -> None:
