@@ -313,8 +313,11 @@ class NvmeIndex:
 
 
 def file_bytes(path: Path) -> int:
-    """What the index in directory `path` takes on disk."""
-    return (path / DATA_FILE).stat().st_blocks * 512
+    """What the index in directory `path` takes on disk; nothing once somebody has removed it."""
+    try:
+        return (path / DATA_FILE).stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
 
 
 def _open_environment(path: Path, map_bytes: int, *, readonly: bool) -> Any:

@@ -295,7 +295,7 @@ class Channel:
         try:
             connection, attachment = self._dialer.connect(Deadline(MAX_TIMEOUT_SECONDS))
         except StoreError as error:
-            if not self._closed:
+            if not self._dialer.is_stopped:
                 logger.warning("store refuses the client error=%s", error)
                 self.post(lambda: self._redial_after(REDIAL_SECONDS))
             return

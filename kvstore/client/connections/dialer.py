@@ -65,3 +65,7 @@ class Dialer:
 
     def stop(self) -> None:
         self._stopped.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +111,29 @@ def test_a_full_disk_costs_only_what_would_have_gone_there(store_daemon: StartSt
     node.restart()
     with client_of(node) as client:
         assert [client.get(name) for name in entries] == list(entries.values())
+
+
+def test_a_disk_that_is_emptied_under_a_store_costs_only_what_lay_there(
+    store_daemon: StartStore,
+) -> None:
+    node = store_daemon(*NVME, "--dram", "16MiB", "--segment", "2MiB")
+    admin = admin_of(node)
+    before, after = values(200, largest=200_000), values(200, largest=200_000, seed=2)
+    with client_of(node) as client:
+        put_all(client, before)
+        shutil.rmtree(node.data_dir / "nvme")
+        put_all(client, after)
+        for name, value in {**before, **after}.items():
+            assert client.get(name) in (None, value), name
+        assert client.stats()["instance"] == node.instance
+    assert admin.stats()["internal_errors"] == 0
+    check_at_rest(node)
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 0
+    node.start()
+    with client_of(node) as client:
+        put_all(client, before)
+        wait_flushed(node, len(before))
 
 
 def test_values_put_without_checksums_are_summed_before_they_leave_dram(
