@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
+from heapq import merge, nsmallest
 from itertools import islice
 from operator import itemgetter
 
@@ -30,6 +30,8 @@ from .window import Windows
 
 SURVEY_SECONDS = 1.0
 """How old the picture of other writers' segments may be."""
+MAX_SURVEYED = 512
+"""The coldest so many segments are in that picture: each request may go through it."""
 ASK_AGAIN_SECONDS = 2.0
 SPARED_SECONDS = 30.0
 """So long a segment is passed over for what lies nowhere else in it, while it is the coldest."""
@@ -196,7 +198,8 @@ class Placement:
     def _empty(self, segment: PoolSegment) -> bool:
         """Evicts all of a segment, if nothing in it is held."""
         extents = self._windows.extents(segment)
-        if extents.held.any():
+        if extents.held.any():  # since the picture was made: not tried again before the next
+            self._survey = [place for place in self._survey if place[1] != segment.index]
             return False
         self._spared_until.pop(segment.index, None)
         self._entries.evict(extents.slots[:MAX_VICTIMS].tolist())
@@ -216,15 +219,19 @@ class Placement:
         held = np.bincount(segments, weights=self._windows.held(live), minlength=count)
         if self.copied_flags:
             flags = np.frombuffer(self._catalog.flags, np.uint8)[live]
-            self._uncopied = set(segments[flags & self.copied_flags == 0].tolist())
+            uncopied = np.bincount(segments[flags & self.copied_flags == 0])
+            self._uncopied = set(np.flatnonzero(uncopied).tolist())
             for index in self._spared_until.keys() - self._uncopied:
                 del self._spared_until[index]
         sums = np.bincount(segments, weights=touched, minlength=count)
         means = np.where(entries > 0, sums / np.maximum(entries, 1), -1.0)
-        self._survey = sorted(
-            (float(means[segment.index]), segment.index)
-            for segment in self._pool.segments
-            if segment.holder is not Holder.FREE and not held[segment.index]
+        self._survey = nsmallest(
+            MAX_SURVEYED,
+            (
+                (float(means[segment.index]), segment.index)
+                for segment in self._pool.segments
+                if segment.holder is not Holder.FREE and not held[segment.index]
+            ),
         )
         self._surveyed_at = now
         return self._survey

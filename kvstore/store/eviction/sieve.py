@@ -5,7 +5,6 @@ comparison."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 from ..slot_table import NO_SLOT
 from .links import Links
@@ -54,14 +53,18 @@ class SievePolicy(QueuePolicy):
 
     def __iter__(self) -> Iterator[int]:
         """Two rounds of the hand: the first takes what is not spared, the second the rest."""
-        ahead = list(self._line.after(self._hand or self._line.coldest))
-        passed = list(self._line)[: -len(ahead)] if ahead else []
-        round_trip = [*ahead, *passed]
-        return chain(
-            (slot for slot in round_trip if not self._spared[slot]),
-            (slot for slot in round_trip if self._spared[slot]),
-            self._soft,
-        )
+        start = self._hand or self._line.coldest
+        yield from (slot for slot in self._round(start) if not self._spared[slot])
+        yield from (slot for slot in self._round(start) if self._spared[slot])
+        yield from self._soft
+
+    def _round(self, start: int) -> Iterator[int]:
+        """From there on until it would come by again."""
+        yield from self._line.after(start)
+        slot = self._line.coldest
+        while slot != start:
+            yield slot
+            slot = self._hotter[slot]
 
     def clear(self) -> None:
         super().clear()
