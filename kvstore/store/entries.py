@@ -27,7 +27,7 @@ from .pool import Arena, Pool
 from .slot_table import NO_SLOT
 
 REMEMBERED_DROPS = 4096
-MAX_EXPIRED_AT_ONCE = 1 << 14
+MAX_EXPIRED_AT_ONCE = 1 << 12
 LEAST_BULK = 256
 """Entries that end together from which on they are freed by columns."""
 MAX_ANCESTORS = 4096

@@ -13,8 +13,8 @@ from .clearing import WORTH_GIVING_BACK, clear, give_memory_back
 from .demoting import StoreDemoting
 from .entries import DropReason
 from .finding import StoreFinding
-from .inspection import Eviction
 from .pool import Holder
+from .scoped_eviction import Eviction
 from .slot_table import NO_SLOT
 from .statistics import tier_stats
 from .tenants import TenantBytes, TenantUsage

@@ -66,9 +66,11 @@ class EndingRoutes:
         tiers: dict[str, Evicted] = {}
         if body.tier != "nvme":
             in_dram = self._listing.store.evict(scope, time.monotonic())
+            for _ in in_dram.planning:
+                await asyncio.sleep(0)  # let clients have a turn
             if not body.dry_run:
                 for _ in in_dram.carry_out():
-                    await asyncio.sleep(0)  # let clients have a turn
+                    await asyncio.sleep(0)
             tiers[Tier.DRAM.value] = in_dram.takes
         is_of_dram = body.tier is None and body.older_than_s is not None
         if body.tier != "dram" and self._listing.disk is not None and not is_of_dram:

@@ -9,7 +9,7 @@ import pytest
 
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
-from moontide.kvstore.store import Evicted, EvictScope, inspection
+from moontide.kvstore.store import Evicted, EvictScope, inspection, scoped_eviction
 
 from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
 
@@ -28,7 +28,11 @@ def filled(node: Node, chain: Chain) -> Node:
     return node
 
 
-def test_pages_show_everything_once(filled: Node) -> None:
+@pytest.mark.parametrize("compared", [3, 8192])
+def test_pages_show_everything_once(
+    filled: Node, monkeypatch: pytest.MonkeyPatch, compared: int
+) -> None:
+    monkeypatch.setattr(inspection, "MAX_COMPARED_KEYS", compared)
     seen: list[str] = []
     cursor = ""
     for _ in range(10):
@@ -171,10 +175,26 @@ def test_bytes_out_of_blocks_are_what_readers_say_they_read(filled: Node) -> Non
     assert pinned >= before
 
 
+def test_what_took_a_slot_while_an_eviction_was_planned_is_judged_anew(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoped_eviction, "LOOKED_AT_ONCE", 2)
+    owner = node.connect()
+    for index in range(6):
+        node.put(owner, f"old{index}", bytes(128))
+    eviction = node.store.evict(EvictScope(key_prefix=b"old", num_bytes=1000), node.now)
+    next(eviction.planning)
+    node.store.remove([string_entry_id(f"old{index}") for index in range(6)], node.now)
+    for index in range(6):
+        node.put(owner, f"new{index}", bytes(128))
+    assert sum(eviction.carry_out()) == 0
+    assert all(node.has(*(f"new{index}" for index in range(6))))
+
+
 def test_what_is_pinned_or_replaced_while_an_eviction_runs_stays(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "EVICTED_AT_ONCE", 2)
+    monkeypatch.setattr(scoped_eviction, "EVICTED_AT_ONCE", 2)
     owner = node.connect()
     for index in range(6):
         node.put(owner, f"k{index}", b"old")

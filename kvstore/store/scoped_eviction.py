@@ -1,0 +1,166 @@
+"""An eviction that an operator asks for: of a namespace, of keys, of what is old, or of so many
+bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..keys import BLOCK_KEY_BYTES, block_key_of, is_block
+from ..slots import HEAD, PLACE, WORDS, SlotState
+from .catalog import STRINGS
+from .entries import TICKS_PER_SECOND, DropReason, Entries
+from .eviction import OUT
+from .namespaces import Namespaces
+from .slot_table import NO_SLOT
+from .types import Evicted, EvictScope
+
+LOOKED_AT_ONCE = 1 << 13
+"""Slots."""
+EVICTED_AT_ONCE = 1 << 10
+_BLOCK_ID_BYTES = 1 + BLOCK_KEY_BYTES
+Slots = NDArray[np.int64]
+
+
+class Eviction:
+    """Planned and carried out in parts of a few milliseconds, between which others may act (what
+    is left of a plan is made by whoever needs it). Nothing is dropped before `carry_out`."""
+
+    def __init__(
+        self,
+        scope: EvictScope,
+        entries: Entries,
+        namespaces: Namespaces,
+        *,
+        edition: int | None,
+        now: float,
+    ) -> None:
+        """Of that `edition` of a namespace; None: of any."""
+        self._scope = scope
+        self._entries = entries
+        self._catalog = entries.catalog
+        self._namespaces = namespaces
+        self._edition = edition
+        self._latest = entries.tick(now) - (scope.older_than_s or 0.0) * TICKS_PER_SECOND
+        self._wanted = None if scope.entries is None else frozenset(scope.entries)
+        self._chosen: list[tuple[int, int]] = []  # slots and their generations
+        self._num_bytes = self._num_tokens = 0
+        self.planning = self._plan()
+
+    @property
+    def takes(self) -> Evicted:
+        """A block's tokens count once, however many of its shards are among them."""
+        self._end_planning()
+        return Evicted(len(self._chosen), self._num_bytes, self._num_tokens)
+
+    def carry_out(self) -> Iterator[int]:
+        """Yields how many went. What was pinned or dropped meanwhile stays as it is."""
+        self._end_planning()
+        for start in range(0, len(self._chosen), EVICTED_AT_ONCE):
+            part = self._chosen[start : start + EVICTED_AT_ONCE]
+            slots = [slot for slot, generation in part if self._may_go(slot, generation)]
+            self._entries.drop(slots, DropReason.EVICTED)
+            self._entries.counters.evictions += len(slots)
+            yield len(slots)
+
+    def _may_go(self, slot: int, generation: int) -> bool:
+        catalog = self._catalog
+        return (
+            catalog.find(slot, generation) is SlotState.COMMITTED
+            and not catalog.pins[slot]
+            and catalog.committed.get(catalog.keys[slot]) == slot
+        )
+
+    # -- planning -----------------------------------------------------------------------
+
+    def _end_planning(self) -> None:
+        for _ in self.planning:
+            pass
+
+    def _plan(self) -> Iterator[None]:
+        parts = []
+        for slots in self._candidates():
+            parts.append(self._matching(slots))
+            yield
+        found = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        if self._scope.num_bytes is not None:
+            found = found[found < self._catalog.table.num_slots]
+            found = self._coldest(found, self._scope.num_bytes)
+            yield
+        blocks: set[bytes] = set()
+        for start in range(0, len(found), LOOKED_AT_ONCE):
+            part = found[start : start + LOOKED_AT_ONCE]
+            self._choose(self._matching(part), blocks)  # slots may have other entries by now
+            yield
+
+    def _candidates(self) -> Iterator[Slots]:
+        """Of the slots that entries named in full are in, or of all."""
+        wanted, committed = self._wanted, self._catalog.committed
+        if wanted is not None and not any(map(_is_whole_block, wanted)):
+            slots = {committed.get(entry, NO_SLOT) for entry in wanted}
+            yield np.array(sorted(slots - {NO_SLOT}), np.int64)
+            return
+        num_slots = self._catalog.table.num_slots
+        for start in range(1, num_slots, LOOKED_AT_ONCE):
+            yield np.arange(start, min(start + LOOKED_AT_ONCE, num_slots))
+
+    def _matching(self, slots: Slots) -> Slots:
+        """Those in scope that may go."""
+        catalog = self._catalog
+        slots = slots[slots < catalog.table.num_slots]  # it may have shrunk
+        committed = catalog.table.rows()[slots, HEAD] & 0xFF == SlotState.COMMITTED
+        unpinned = np.frombuffer(catalog.pins, np.uint32)[slots] == 0
+        queued = np.frombuffer(catalog.links.queue, np.uint8)[slots] != OUT
+        chosen = committed & unpinned & queued
+        if self._scope.older_than_s:
+            chosen &= np.frombuffer(catalog.touched, np.uint32)[slots] <= self._latest
+        if self._edition is not None:
+            chosen &= np.frombuffer(catalog.namespaces, np.uint16)[slots] == self._edition
+        slots = slots[chosen]
+        if not self._scope.key_prefix and self._wanted is None:
+            return slots
+        named = [self._names(bytes(catalog.keys[slot])) for slot in slots.tolist()]
+        return slots[np.array(named, np.bool_)]
+
+    def _names(self, entry: bytes) -> bool:
+        if not entry.startswith(self._scope.key_prefix, 1):
+            return False
+        wanted = self._wanted
+        return (
+            wanted is None
+            or entry in wanted
+            or (is_block(entry) and entry[:_BLOCK_ID_BYTES] in wanted)
+        )
+
+    def _coldest(self, slots: Slots, num_bytes: int) -> Slots:
+        """No more than are needed for so many bytes."""
+        pool, catalog = self._entries.pool, self._catalog
+        numbers = {arena: number for number, arena in enumerate(pool.all_arenas())}
+        of_segment = [numbers[s.arena] if s.arena is not None else -1 for s in pool.segments]
+        places = (catalog.table.rows()[slots, PLACE] >> 32).astype(np.int64)
+        writers = np.array(of_segment, np.int64)[places]
+        worth = np.zeros(len(slots))
+        for arena, number in numbers.items():
+            mine = writers == number
+            worth[mine] = arena.policy.worth(slots[mine])
+        slots = slots[np.argsort(worth, kind="stable")]
+        taken = catalog.occupied_of(slots)
+        return slots[np.cumsum(taken) - taken < num_bytes]
+
+    def _choose(self, slots: Slots, blocks: set[bytes]) -> None:
+        """`blocks`: keys of those that count already."""
+        catalog = self._catalog
+        self._num_bytes += int(catalog.occupied_of(slots).sum())
+        for slot in slots.tolist():
+            self._chosen.append((slot, catalog.words[slot * WORDS + HEAD] >> 32))
+            edition = catalog.namespaces[slot]
+            if edition != STRINGS and (key := block_key_of(catalog.keys[slot])) not in blocks:
+                blocks.add(key)
+                self._num_tokens += self._namespaces.get(edition).namespace.block_tokens
+
+
+def _is_whole_block(entry: bytes) -> bool:
+    """In whatever shards."""
+    return len(entry) == _BLOCK_ID_BYTES and is_block(entry)
