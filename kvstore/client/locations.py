@@ -11,16 +11,15 @@ for each time. What is not there is never kept.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, repeat
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from ..keys import EntryId
-from ..slots import BEAT_SECONDS, EXPIRES, SLOT_BYTES, WORDS, SlotState, pack_head
-from ..types import Located
+from ..slots import BEAT_SECONDS, EXPIRES, WORDS
 from .counters import ClientCounters
+from .mapped_values import COMMITTED, MappedValues
 from .notes import MAX_USES, Notes, Place
 from .targets import Target
 
@@ -30,9 +29,6 @@ MAX_LOCATIONS = 32768
 _BEAT = 1
 """Word of the slot table that is the daemon's heartbeat."""
 _BEAT_MILLISECONDS = BEAT_SECONDS * 1e3
-_COMMITTED = pack_head(0, 1, SlotState.COMMITTED)
-_SLOT = struct.Struct("<Q4xIQQQ")
-"""Head word, segment, offset, length, checksum."""
 
 
 Span = tuple[int, int, int, int]
@@ -49,23 +45,21 @@ class Spans(NamedTuple):
 
 
 class Locations:
-    """Of one life of a daemon, whose slot table is `words`. Thread-safe without a lock. Bounded:
-    once the recent half is full, the earlier one is forgotten and the recent one takes its
-    place."""
+    """Of one life of a daemon, whose `values` are mapped. Thread-safe without a lock. Bounded: once
+    the recent half is full, the earlier one is forgotten and the recent one takes its place."""
 
     def __init__(
         self,
-        words: memoryview,
-        segments: Mapping[int, memoryview],
+        values: MappedValues,
         *,
         notes: Notes,
         counters: ClientCounters,
         on_due: Callable[[], None],
     ) -> None:
-        """`segments`: those mapped so far. `on_due` is called when uses should be sent: with each
-        heartbeat seen, or when there are many."""
-        self._words = words
-        self._segments = segments
+        """`on_due` is called when uses should be sent: with each heartbeat seen, or when there are
+        many."""
+        self._values = values
+        self._words = values.words
         self._notes = notes
         self._counters = counters
         self._on_due = on_due
@@ -78,7 +72,7 @@ class Locations:
         place = self._recent.get(entry) or self._find_earlier(entry)
         if place is None:
             return None
-        result = self.copy(place, 0, target)
+        result = self._values.copy(place, 0, target)
         beat = self._words[_BEAT]
         if result is None or not 0.0 <= monotonic() * 1e3 - beat < _BEAT_MILLISECONDS:
             return None
@@ -88,7 +82,7 @@ class Locations:
         return result
 
     def places(self, entries: Sequence[EntryId]) -> list[Place | None]:
-        """Where they were when they were last seen. For each, `copy` tells whether that still
+        """Where they were when they were last seen. For each, a copy tells whether that still
         holds; in the end, `confirm` tells whether all of it may be believed."""
         places = list(map(self._recent.get, entries))
         if self._earlier and None in places:
@@ -97,47 +91,6 @@ class Locations:
                 for place, entry in zip(places, entries, strict=True)
             ]
         return places
-
-    def copy(self, place: Place, index: int, target: Target[T]) -> T | None:
-        """None: it has changed, or its segment is not mapped yet."""
-        word, head, segment, start, size, checksum = place
-        words = self._words
-        memory = self._segments.get(segment)
-        if memory is None or words[word] != head:
-            return None
-        source = memory[start : start + size]
-        if not checksum:
-            result, actual = target.copied(index, source), 0
-        else:
-            result, actual = target.summed(index, source)
-        if words[word] == head:
-            return result if actual == checksum else None
-        self._counters.lost_races += 1
-        return None
-
-    def copy_together(
-        self,
-        places: Sequence[Place],
-        indices: Sequence[int],
-        target: Target[T],
-        results: list[T | None],
-    ) -> None:
-        """`copy` of each to `results`, at less cost."""
-        words, segments = self._words, self._segments
-        held = [words[word] == head and at in segments for word, head, at, _, _, _ in places]
-        if not all(held):
-            places = list(compress(places, held))
-            indices = list(compress(indices, held))
-            if not places:
-                return
-        sources = [segments[at][start : start + size] for _, _, at, start, size, _ in places]
-        copied, sums = target.all_summed(indices, sources)
-        for place, index, result, actual in zip(places, indices, copied, sums, strict=True):
-            word, head, _, _, _, checksum = place
-            if words[word] != head:
-                self._counters.lost_races += 1
-            elif actual == checksum or not checksum:
-                results[index] = result
 
     def confirm(self, used: Sequence[Place]) -> bool:
         """After these were copied: False when the daemon may have been away."""
@@ -161,27 +114,16 @@ class Locations:
             return None
         return place
 
-    def learn(
-        self, entries: Sequence[EntryId], slots: Sequence[int], generations: Sequence[int]
-    ) -> Sequence[Place | None]:
-        """Where each is, which a lookup has found in these slots; None: a miss (slot 0). What
-        expires is not kept."""
+    def learn(self, entries: Sequence[EntryId], places: Sequence[Place | None]) -> None:
+        """What a lookup has told. What expires is not kept."""
         self._make_room(len(entries))
-        unpack, words = _SLOT.unpack_from, self._words
-        places = [(slot * WORDS, *unpack(words, slot * SLOT_BYTES)) for slot in slots]
-        heads = [generation << 32 | _COMMITTED for generation in generations]
-        if [place[1] for place in places] == heads:
-            self._recent.update(zip(entries, places, strict=True))
-            return places
-        found: list[Place | None] = []
-        for entry, place, head in zip(entries, places, heads, strict=True):
-            if not place[0]:
-                found.append(None)
-                continue
-            found.append((place[0], place[1] & EXPIRES | head, *place[2:]))
-            if place[1] == head:
-                self._recent[entry] = place
-        return found
+        self._recent.update(
+            [
+                (entry, place)
+                for entry, place in zip(entries, places, strict=True)
+                if place and not place[1] & EXPIRES
+            ]
+        )
 
     def learn_one(self, entry: EntryId, slot: bytes, generation: bytes, span: Span) -> None:
         """As `learn_run`, of one; slot and generation as the wire has them."""
@@ -190,7 +132,7 @@ class Locations:
             return
         self._make_room(1)
         segment, start, size, checksum = span
-        head = int.from_bytes(generation, "little") << 32 | _COMMITTED
+        head = int.from_bytes(generation, "little") << 32 | COMMITTED
         self._recent[entry] = (word, head, segment, start, size, checksum)
 
     def learn_run(
@@ -204,7 +146,7 @@ class Locations:
         self._make_room(len(entries))
         segment, starts, sizes, checksums = spans
         words = [slot * WORDS for slot in slots]
-        heads = [generation << 32 | _COMMITTED for generation in generations]
+        heads = [generation << 32 | COMMITTED for generation in generations]
         places = zip(words, heads, repeat(segment), starts, sizes, checksums)
         if all(words):
             self._recent.update(zip(entries, places, strict=True))
@@ -229,15 +171,3 @@ class Locations:
     def _make_room(self, count: int) -> None:
         if len(self._recent) + count > MAX_LOCATIONS:
             self._earlier, self._recent = self._recent, {}
-
-
-def place_of(located: Located) -> Place:
-    return (
-        located.slot * WORDS,
-        pack_head(located.generation, 1, SlotState.COMMITTED),
-        *located[2:],
-    )
-
-
-def located_at(place: Place) -> Located:
-    return Located(place[0] // WORDS, place[1] >> 32, *place[2:])

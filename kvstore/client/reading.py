@@ -11,9 +11,9 @@ Without shared memory: Get, values over the socket, verified too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import compress
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 from moontide.transfer import CopyHelper, checksum
 
@@ -26,7 +26,7 @@ from .connections.attachment import Attachment
 from .connections.link import Answer, Link
 from .counters import ClientCounters
 from .deadline import Deadline
-from .locations import Locations, located_at, place_of
+from .mapped_values import MappedValues, located_at
 from .notes import Place
 from .targets import IntoBuffers, Target
 
@@ -34,8 +34,6 @@ T = TypeVar("T")
 REPORT_SECONDS = 1.0
 MAX_LOST_RACES = 4
 """An entry that changes faster than it can be copied is then fetched over the socket."""
-MAX_TOGETHER_BYTES = 256 << 10
-"""A batch of smaller values is copied by the caller alone, in columns."""
 
 
 class Reader:
@@ -86,12 +84,13 @@ class Reader:
         """Which are to be looked up."""
         indices = list(range(len(entries)))
         attachment = self._link.attachment
-        if attachment is None or (locations := attachment.locations) is None:
+        if attachment is None or attachment.locations is None or attachment.values is None:
             return indices
+        locations = attachment.locations
         places = locations.places(entries)
         if not any(places):
             return indices
-        self._copy_known(locations, places, indices, target, results)
+        attachment.values.copy_all(places, indices, target, results, self._helper)
         missed = [index for index in indices if results[index] is None]
         if len(missed) == len(indices):
             return missed
@@ -105,34 +104,6 @@ class Reader:
             return missed
         results[:] = [None] * len(entries)
         return indices
-
-    def _copy_known(
-        self,
-        locations: Locations,
-        places: Sequence[Place | None],
-        indices: Sequence[int],
-        target: Target[T],
-        results: list[T | None],
-    ) -> None:
-        """Results of those that are still at their places."""
-        known = [place for place in places if place]
-        if not known:
-            return
-        if len(known) < len(places):
-            indices = list(compress(indices, places))
-        if len(known) == 1:
-            results[indices[0]] = locations.copy(known[0], indices[0], target)
-            return
-        sizes = [place[4] for place in known]
-        if max(sizes) < MAX_TOGETHER_BYTES:
-            locations.copy_together(known, indices, target, results)
-            return
-
-        def copy_known(position: int) -> None:
-            index = indices[position]
-            results[index] = locations.copy(known[position], index, target)
-
-        self._helper.share(copy_known, len(known), sum(sizes))
 
     def _read_unknown(
         self,
@@ -154,27 +125,16 @@ class Reader:
         """One message: at most what fits it."""
         answer = self._link.ask(wire.Lookup(list(entries), pin_s), deadline)
         assert isinstance(answer.reply, wire.LookupReply)
-        located = [Located(*each) if each else None for each in answer.reply.found]
-        if answer.attachment.locations is not None:
-            slots = [each.slot if each else 0 for each in located]
-            generations = [each.generation if each else 0 for each in located]
-            answer.attachment.locations.learn(entries, slots, generations)
-        return located, answer
+        if answer.attachment.values is not None:
+            _learn(entries, answer)
+        return [Located(*each) if each else None for each in answer.reply.found], answer
 
     def _look_up(self, entries: Sequence[EntryId], deadline: Deadline) -> _Found:
-        """Raises StoreUnavailable when the daemon speaks an older version than the one before."""
-        if self._link.open(deadline).locations is None:
-            located, answer = self.locate(entries, deadline)
-            assert isinstance(answer.reply, wire.LookupReply)
-            told = [place_of(each) if each else None for each in located]
-            return _Found(told, answer.attachment, answer.reply.beyond)
-        answer = self._link.ask(wire.Locate(list(entries)), deadline)
-        reply, locations = answer.reply, answer.attachment.locations
-        assert isinstance(reply, wire.LocateReply)
-        assert locations is not None
-        slots, generations = memoryview(reply.slots), memoryview(reply.generations)
-        places = locations.learn(entries, slots.cast("I"), generations.cast("I"))
-        return _Found(places, answer.attachment, reply.beyond)
+        """With shared memory. Raises StoreUnavailable when the daemon speaks an older version than
+        the one before."""
+        knows_locate = self._link.open(deadline).locations is not None
+        message = (wire.Locate if knows_locate else wire.Lookup)(list(entries))
+        return _learn(entries, self._link.ask(message, deadline))
 
     def source(
         self, attachment: Attachment, located: Located, deadline: Deadline
@@ -249,46 +209,32 @@ class Reader:
         results: list[T | None],
         deadline: Deadline,
     ) -> list[int]:
-        """As known places where that goes, in full where it does not. Returns what to look up
+        """Maps what must be mapped for it, and reports what is damaged. Returns what to look up
         again."""
-        attachment = found.attachment
+        attachment, values = found.attachment, found.values
         attachment.prepare_readable()
-        if attachment.locations is not None:
-            self._copy_known(attachment.locations, found.places, indices, target, results)
-        left = [
-            (index, located_at(place))
-            for index, place in zip(indices, found.places, strict=True)
-            if place is not None and results[index] is None
-        ]
-        return self._copy_in_full(attachment, left, target, results, deadline) if left else []
-
-    def _copy_in_full(
-        self,
-        attachment: Attachment,
-        found: Sequence[tuple[int, Located]],
-        target: Target[T],
-        results: list[T | None],
-        deadline: Deadline,
-    ) -> list[int]:
-        """With segments that must be mapped first, entries that expire, and the report of what is
-        damaged. Returns what to look up again."""
-        again: list[int] = []
-        sources: list[tuple[int, Located, memoryview]] = []
-        for index, located in found:
-            try:
-                source = self.source(attachment, located, deadline)
-            except StoreUnavailable:
-                source = None  # another daemon answers by now
-            if source is None:
-                again.append(index)
+        values.copy_all(found.places, indices, target, results, self._helper)
+        left = _left(indices, found.places, results)
+        if left and self._map(attachment, {place[2] for _, place in left}, deadline):
+            again, places = [index for index, _ in left], [place for _, place in left]
+            values.copy_all(places, again, target, results, self._helper)
+            left = _left(again, places, results)
+        changed = []
+        for index, place in left:
+            located = located_at(place)
+            if attachment.readable(located.segment) and attachment.is_current(located):
+                self.report_corrupt(attachment, located, deadline)
             else:
-                sources.append((index, located, source))
-        copies = _Copies(attachment, sources, target, results)
-        self._helper.share(copies.copy, len(sources), sum([len(s) for *_, s in sources]))
-        self._counters.lost_races += len(copies.changed)
-        for located in copies.corrupt:
-            self.report_corrupt(attachment, located, deadline)
-        return again + copies.changed
+                changed.append(index)
+        return changed
+
+    def _map(self, attachment: Attachment, segments: Iterable[int], deadline: Deadline) -> bool:
+        """Whether there are any that were not mapped before."""
+        missing = [segment for segment in segments if attachment.readable(segment) is None]
+        with suppress(StoreUnavailable):  # another daemon answers by now
+            for segment in missing:
+                self._link.map_segment(attachment, segment, deadline)
+        return bool(missing)
 
     def _read_sent(
         self,
@@ -357,7 +303,37 @@ class _Found(NamedTuple):
 
     places: Sequence[Place | None]
     attachment: Attachment
+    values: MappedValues
     beyond: int
+
+
+def _learn(entries: Sequence[EntryId], answer: Answer) -> _Found:
+    reply, attachment = answer.reply, answer.attachment
+    slots: Sequence[int]
+    generations: Sequence[int]
+    if isinstance(reply, wire.LocateReply):
+        slots = memoryview(reply.slots).cast("I")
+        generations = memoryview(reply.generations).cast("I")
+    else:
+        assert isinstance(reply, wire.LookupReply)
+        slots = [each[0] if each else 0 for each in reply.found]
+        generations = [each[1] if each else 0 for each in reply.found]
+    assert attachment.values is not None
+    places = attachment.values.places_at(slots, generations)
+    if attachment.locations is not None:
+        attachment.locations.learn(entries, places)
+    return _Found(places, attachment, attachment.values, reply.beyond)
+
+
+def _left(
+    indices: Sequence[int], places: Sequence[Place | None], results: Sequence[object | None]
+) -> list[tuple[int, Place]]:
+    """Which of those that were found have no result."""
+    return [
+        (index, place)
+        for index, place in zip(indices, places, strict=True)
+        if place is not None and results[index] is None
+    ]
 
 
 def _not_brought(indices: Sequence[int], found: Sequence[object | None], beyond: int) -> list[int]:
@@ -365,35 +341,3 @@ def _not_brought(indices: Sequence[int], found: Sequence[object | None], beyond:
     if not beyond or not any(found):
         return []
     return [index for index, each in zip(indices, found, strict=True) if each is None]
-
-
-class _Copies(Generic[T]):
-    """What one lookup found, copied by one thread or two."""
-
-    def __init__(
-        self,
-        attachment: Attachment,
-        sources: Sequence[tuple[int, Located, memoryview]],
-        target: Target[T],
-        results: list[T | None],
-    ) -> None:
-        self.changed: list[int] = []
-        self.corrupt: list[Located] = []
-        self._attachment = attachment
-        self._sources = sources
-        self._target = target
-        self._results = results
-
-    def copy(self, position: int) -> None:
-        index, located, source = self._sources[position]
-        actual = 0
-        if located.checksum:
-            result, actual = self._target.summed(index, source)
-        else:
-            result = self._target.copied(index, source)
-        if not self._attachment.is_current(located):
-            self.changed.append(index)
-        elif actual == located.checksum:
-            self._results[index] = result
-        else:
-            self.corrupt.append(located)

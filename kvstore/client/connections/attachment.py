@@ -20,6 +20,7 @@ from ...slots import LAYOUT_VERSION, SlotReader
 from ...types import Located
 from ..counters import ClientCounters
 from ..locations import Locations
+from ..mapped_values import MappedValues
 from ..notes import Notes
 from .connection import Connection
 
@@ -66,6 +67,7 @@ class Attachment:
         self.run_bytes = welcome.run_bytes if self.takes_notes else 0
         self.retired = False
         self.notes = Notes()
+        self.values: MappedValues | None = None
         self.locations: Locations | None = None
         self._on_release = hooks.on_release
         self._on_due = hooks.on_due
@@ -74,14 +76,13 @@ class Attachment:
         self._fresh: dict[int, Mapping] = {}  # readable, pages still come by faults
         self._granted: dict[int, _Granted] = {}
         self._releasing: set[int] = set()
-        if slot_table and self.takes_notes:
-            self.locations = Locations(
-                slot_table.buffer.cast("Q"),
-                self._readable,
-                notes=self.notes,
-                counters=hooks.counters,
-                on_due=self._due,
-            )
+        if slot_table:
+            words = slot_table.buffer.cast("Q")
+            self.values = MappedValues(words, self._readable, hooks.counters)
+            if self.takes_notes:
+                self.locations = Locations(
+                    self.values, notes=self.notes, counters=hooks.counters, on_due=self._due
+                )
 
     @property
     def shared_memory(self) -> bool:
