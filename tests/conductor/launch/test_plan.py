@@ -16,7 +16,7 @@ PORTS = Ports(7400, ((7420, 7421), (7422, 7423)), (7440, 7441, 7442, 7443))
 
 
 def plan(run_dir: Path, **settings: object) -> Plan:
-    chosen = UpSettings(nodes=2, **settings)  # type: ignore[arg-type]
+    chosen = UpSettings(nodes=2, **settings)  # type: ignore[arg-type] # by keyword
     ports = Ports(PORTS.conductor, PORTS.stores, PORTS.workers[: chosen.num_workers])
     return make_plan(chosen, run_dir=run_dir, token_file=run_dir / "token", ports=ports)
 

@@ -21,7 +21,7 @@ from moontide.kvstore.service import Size
 )
 def test_r76_what_could_not_serve_is_refused_by_name(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        UpSettings(**given)  # type: ignore[arg-type]
+        UpSettings(**given)  # type: ignore[arg-type] # wrong on purpose
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_r76_what_could_not_serve_is_refused_by_name(given: dict[str, object], s
 def test_a_worker_of_both_roles_runs_when_no_others_are_asked_for(
     given: dict[str, int], both: int
 ) -> None:
-    settings = UpSettings(**given)  # type: ignore[arg-type]
+    settings = UpSettings(**given)  # type: ignore[arg-type] # by keyword
     assert settings.num_both == both
     assert settings.num_workers == both + settings.prefill + settings.decode
 

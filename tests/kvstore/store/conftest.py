@@ -9,14 +9,16 @@ import pytest
 
 from moontide.kvstore.keys import BlockKey, EntryId, Namespace, string_entry_id
 from moontide.kvstore.layout import Group, KVLayout, Shard
-from moontide.kvstore.store import PoolSettings, ReserveResult, Store
+from moontide.kvstore.store import FILL_OWNER, Origin, PoolSettings, ReserveResult, Store
 from moontide.kvstore.store.types import BlocksFound
-from moontide.kvstore.types import IfExists, PutResult, ReserveStatus
+from moontide.kvstore.types import IfExists, PutResult, PutStatus, ReserveStatus, Tier
 from moontide.transfer import Mapping, checksum
 from moontide.transfer.types import Instance
 
 SEGMENT_BYTES = 64 << 10
 LAYOUT = KVLayout((Group("full", num_layers=3, num_kv_heads=2, head_dim=8, dtype="float32"),))
+NUM_LAYERS = LAYOUT.groups[0].num_layers
+FROM_DISK = Origin(Tier.NVME, "file")
 TP2 = tuple(Shard(0, (0, 3), (head, head + 1)) for head in range(2))
 
 
@@ -131,19 +133,46 @@ class Node:
         results = self.reserve_blocks(
             owner, namespace, keys, shards, parent=parent, shared_memory=shared_memory
         )
-        reserved = [result for result in results if result.status is ReserveStatus.RESERVED]
-        for layer in range(LAYOUT.groups[0].num_layers):
+        self.finish_blocks(
+            owner, [result for result in results if result.status is ReserveStatus.RESERVED]
+        )
+        return results
+
+    def reserve_fill(
+        self,
+        namespace: int,
+        keys: Sequence[BlockKey],
+        shards: Sequence[Shard],
+        *,
+        parent: bytes = b"",
+        origin: Origin = FROM_DISK,
+        **options: object,
+    ) -> list[ReserveResult]:
+        return self.store.reserve_fill(
+            FILL_OWNER,
+            namespace,
+            keys,
+            [parent, *keys[:-1]],
+            shards,
+            origin=origin,
+            now=self.now,
+            **options,  # type: ignore[arg-type]  # a test's own keywords
+        )
+
+    def finish_blocks(self, owner: int, reserved: Sequence[ReserveResult]) -> list[PutStatus]:
+        """Writes every layer and commits."""
+        for layer in range(NUM_LAYERS):
             self.write_layer(owner, reserved, layer)
         slots, generations = [r.slot for r in reserved], [r.generation for r in reserved]
-        self.store.commit(owner, slots, generations, [], self.now)
-        return results
+        results = self.store.commit(owner, slots, generations, [], self.now)
+        return [result.status for result in results]
 
     def write_layer(self, owner: int, reserved: Sequence[ReserveResult], layer: int) -> None:
         """All of `reserved` must be whole entries of LAYOUT, or single heads of it."""
         sums = []
         for result in reserved:
             data = self.store.buffer(result.slot, result.generation)
-            stride = len(data) // LAYOUT.groups[0].num_layers
+            stride = len(data) // NUM_LAYERS
             piece = data[layer * stride : (layer + 1) * stride]
             piece[:] = bytes([layer + 1]) * stride
             sums.append(checksum(piece))

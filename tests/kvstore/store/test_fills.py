@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.events import KvEvent
 from moontide.kvstore.keys import BlockKey, string_entry_id
-from moontide.kvstore.store import FILL_OWNER, REMOTE_TRANSPORT, Origin, ReserveResult
+from moontide.kvstore.store import FILL_OWNER, REMOTE_TRANSPORT, Origin
 from moontide.kvstore.types import PutStatus, ReserveStatus, Tier
 
-from .conftest import LAYOUT, MakeNode, Node, namespace_named
+from .conftest import FROM_DISK, LAYOUT, NUM_LAYERS, MakeNode, Node, namespace_named
 
 WHOLE = LAYOUT.whole()
-NUM_LAYERS = LAYOUT.groups[0].num_layers
-FROM_DISK = Origin(Tier.NVME, "file")
 Chain = Callable[..., list[BlockKey]]
 
 
@@ -25,40 +23,13 @@ def namespace(node: Node) -> int:
     return node.store.open_namespace(namespace_named("model"))
 
 
-def begin_fill(
-    node: Node,
-    namespace: int,
-    keys: Sequence[BlockKey],
-    origin: Origin = FROM_DISK,
-    **options: object,
-) -> list[ReserveResult]:
-    return node.store.reserve_fill(
-        FILL_OWNER,
-        namespace,
-        keys,
-        [b"", *keys[:-1]],
-        WHOLE,
-        origin=origin,
-        now=node.now,
-        **options,  # type: ignore[arg-type]  # a test's own keywords
-    )
-
-
-def finish(node: Node, fills: Sequence[ReserveResult]) -> list[PutStatus]:
-    for layer in range(NUM_LAYERS):
-        node.write_layer(FILL_OWNER, fills, layer)
-    slots, generations = [fill.slot for fill in fills], [fill.generation for fill in fills]
-    results = node.store.commit(FILL_OWNER, slots, generations, [], node.now)
-    return [result.status for result in results]
-
-
 def test_what_comes_from_another_node_is_no_answer_to_another_node(
     node: Node, namespace: int, chain: Chain
 ) -> None:
     owner, keys = node.connect(), chain(4)
     node.put_blocks(owner, namespace, keys[:1], WHOLE)
-    begin_fill(node, namespace, keys[1:2])
-    begin_fill(node, namespace, keys[2:], origin=Origin(Tier.DRAM, REMOTE_TRANSPORT))
+    node.reserve_fill(namespace, keys[1:2], WHOLE)
+    node.reserve_fill(namespace, keys[2:], WHOLE, origin=Origin(Tier.DRAM, REMOTE_TRANSPORT))
     for local_only, count in ((False, 4), (True, 2)):
         assert node.store.covers(namespace, keys, WHOLE, local_only=local_only) is (count == 4)
         assert node.store.covers(namespace, keys[:2], WHOLE, local_only=local_only)
@@ -83,7 +54,7 @@ def test_filling_blocks_count_from_their_reservation_on(
 ) -> None:
     owner, keys = node.connect(), chain(3)
     node.put_blocks(owner, namespace, keys[:1], WHOLE)
-    fills = begin_fill(node, namespace, keys[1:])
+    fills = node.reserve_fill(namespace, keys[1:], WHOLE)
     found = node.lookup_blocks(owner, namespace, keys, WHOLE, pin_s=5.0)
     assert [[entry.tier for entry in block] for block in found.blocks] == [
         [Tier.DRAM],
@@ -92,7 +63,7 @@ def test_filling_blocks_count_from_their_reservation_on(
     ]
     assert found.transports == ["shm", "file", "file"]
     assert [block[0].extents for block in found.blocks] == [NUM_LAYERS, 0, 0]
-    assert finish(node, fills) == [PutStatus.STORED] * 2
+    assert node.finish_blocks(FILL_OWNER, fills) == [PutStatus.STORED] * 2
     found = node.lookup_blocks(owner, namespace, keys, WHOLE)
     assert {entry.tier for block in found.blocks for entry in block} == {Tier.DRAM}
     assert found.transports == []
@@ -110,10 +81,10 @@ def test_what_clients_still_write_counts_only_as_pending(
 def test_a_block_is_filled_once(node: Node, namespace: int, chain: Chain) -> None:
     keys = chain(2)
     node.put_blocks(node.connect(), namespace, keys[:1], WHOLE)
-    first = begin_fill(node, namespace, keys)
+    first = node.reserve_fill(namespace, keys, WHOLE)
     assert [result.status for result in first] == [ReserveStatus.EXISTS, ReserveStatus.RESERVED]
-    assert begin_fill(node, namespace, keys[1:])[0].status is ReserveStatus.EXISTS
-    finish(node, first[1:])
+    assert node.reserve_fill(namespace, keys[1:], WHOLE)[0].status is ReserveStatus.EXISTS
+    node.finish_blocks(FILL_OWNER, first[1:])
 
 
 def test_missing_names_what_is_neither_here_nor_filling(
@@ -121,7 +92,7 @@ def test_missing_names_what_is_neither_here_nor_filling(
 ) -> None:
     keys = chain(4)
     node.put_blocks(node.connect(), namespace, keys[:1], WHOLE)
-    begin_fill(node, namespace, keys[2:3])
+    node.reserve_fill(namespace, keys[2:3], WHOLE)
     assert node.store.missing(namespace, keys, WHOLE) == [1, 3]
 
 
@@ -129,7 +100,7 @@ def test_a_failed_fill_ends_and_its_readers_hear_it(
     node: Node, namespace: int, chain: Chain
 ) -> None:
     keys, told = chain(1), list[bool]()
-    (fill,) = begin_fill(node, namespace, keys)
+    (fill,) = node.reserve_fill(namespace, keys, WHOLE)
     node.store.watch_extent(fill.slot, fill.generation, 0, told.append)
     node.store.abort(FILL_OWNER, [fill.slot], [fill.generation])
     assert told == [False]
@@ -141,7 +112,7 @@ def test_pinned_bytes_of_a_failed_fill_are_not_used_again_before_unpin(
     node: Node, namespace: int, chain: Chain
 ) -> None:
     owner, keys = node.connect(), chain(1)
-    (fill,) = begin_fill(node, namespace, keys)
+    (fill,) = node.reserve_fill(namespace, keys, WHOLE)
     found = node.lookup_blocks(owner, namespace, keys, WHOLE, pin_s=0.0)
     node.store.abort(FILL_OWNER, [fill.slot], [fill.generation])
     assert node.store.stats(node.now).tiers["dram"].used_bytes > 0
@@ -152,7 +123,7 @@ def test_pinned_bytes_of_a_failed_fill_are_not_used_again_before_unpin(
 def test_announced_checksums_are_told_before_the_bytes_come(
     node: Node, namespace: int, chain: Chain
 ) -> None:
-    (fill,) = begin_fill(node, namespace, chain(1))
+    (fill,) = node.reserve_fill(namespace, chain(1), WHOLE)
     sums = [11, 22, 33]
     node.store.expect_checksums(FILL_OWNER, fill.slot, fill.generation, sums)
     found = node.lookup_blocks(node.connect(), namespace, chain(1), WHOLE)
@@ -164,7 +135,7 @@ def test_announced_checksums_are_told_before_the_bytes_come(
 def test_fills_take_at_most_half_of_the_tier(make_node: MakeNode, chain: Chain) -> None:
     node = make_node()
     namespace = node.store.open_namespace(namespace_named("model"))
-    statuses = [result.status for result in begin_fill(node, namespace, chain(600))]
+    statuses = [result.status for result in node.reserve_fill(namespace, chain(600), WHOLE)]
     stats = node.store.stats(node.now).tiers["dram"]
     assert ReserveStatus.FULL in statuses
     assert node.store.stats(node.now).refused_puts == 0  # of nobody
@@ -176,7 +147,7 @@ def test_r16_forged_and_repeated_notices_about_fills_change_nothing(
     node: Node, namespace: int, chain: Chain
 ) -> None:
     stranger, keys = node.connect(), chain(1)
-    (fill,) = begin_fill(node, namespace, keys)
+    (fill,) = node.reserve_fill(namespace, keys, WHOLE)
     place = [fill.slot], [fill.generation]
     with pytest.raises(InvalidRequest, match="no such reservation"):
         node.store.advance(stranger, *place, 0, [1])
@@ -186,7 +157,7 @@ def test_r16_forged_and_repeated_notices_about_fills_change_nothing(
         node.store.expect_checksums(stranger, fill.slot, fill.generation, [1, 2, 3])
     with pytest.raises(InvalidRequest):
         node.store.reserved_buffer(stranger, fill.slot, fill.generation)
-    assert finish(node, [fill]) == [PutStatus.STORED]
+    assert node.finish_blocks(FILL_OWNER, [fill]) == [PutStatus.STORED]
     assert node.store.commit(FILL_OWNER, *place, [], node.now)[0].status is PutStatus.FAILED
     assert node.store.stats(node.now).stale_notices == 6
     assert node.prefix(stranger, namespace, keys) == 1
@@ -285,4 +256,4 @@ def test_request_scoped_blocks_need_a_time_to_live(
     node: Node, namespace: int, chain: Chain
 ) -> None:
     with pytest.raises(InvalidRequest, match="ttl_s"):
-        begin_fill(node, namespace, chain(1), request_scoped=True)
+        node.reserve_fill(namespace, chain(1), WHOLE, request_scoped=True)

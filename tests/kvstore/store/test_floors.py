@@ -8,8 +8,8 @@ import pytest
 
 from moontide.kvstore.events import KvEvent
 from moontide.kvstore.keys import BlockKey
-from moontide.kvstore.store import FILL_OWNER, Origin
-from moontide.kvstore.types import PutStatus, ReserveStatus, Tier
+from moontide.kvstore.store import FILL_OWNER
+from moontide.kvstore.types import PutStatus, ReserveStatus
 
 from .conftest import LAYOUT, MakeNode, Node, entry_of, namespace_named
 
@@ -101,18 +101,11 @@ def test_what_is_being_written_when_the_floor_is_raised_never_becomes_visible(
 ) -> None:
     owner, keys = node.connect(), chain(2)
     results = node.reserve_blocks(owner, namespace, keys[:1], [WHOLE])
-    fills = node.store.reserve_fill(
-        FILL_OWNER, namespace, keys[1:], [keys[0]], [WHOLE],
-        origin=Origin(Tier.NVME, "file"), now=node.now,
-    )  # fmt: skip
+    fills = node.reserve_fill(namespace, keys[1:], [WHOLE], parent=keys[0])
     node.store.raise_floor(DIGEST)
     assert node.prefix(owner, namespace, keys, pending=True) == 0
     for writer, reserved in ((owner, results), (FILL_OWNER, fills)):
-        for layer in range(LAYOUT.groups[0].num_layers):
-            node.write_layer(writer, reserved, layer)
-        slots, generations = [r.slot for r in reserved], [r.generation for r in reserved]
-        (result,) = node.store.commit(writer, slots, generations, [], node.now)
-        assert result.status is PutStatus.FAILED
+        assert node.finish_blocks(writer, reserved) == [PutStatus.FAILED]
     assert node.prefix(owner, namespace, keys) == 0
     sweep(node)
     node.check_idle(entries=0)
