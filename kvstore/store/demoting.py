@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..keys import block_key_of, shard_of
 from ..layout import DTYPE_BYTES, Shard
-from ..slots import HEAD, LENGTH, WORDS, SlotState
+from ..slots import HEAD, LENGTH, PLACE, WORDS, SlotState
 from .catalog import DEAD, FLUSHED, RETIRED, STRINGS, VOLATILE
 from .event_log import Holding
 from .parts import StoreParts
@@ -89,7 +89,8 @@ class StoreDemoting(StoreParts):
     def unflushed_of_coldest(self, ratio: float, limit: int) -> list[Demotable]:
         """Of what each arena would evict first, those that no colder tier holds, also if it did
         once: up to this share of its bytes, and to what has idled as long as that of the largest
-        arena; coldest first. Looks at MAX_COLDEST entries of each."""
+        arena; coldest first. Looks at MAX_COLDEST entries of each. Then those of segments that are
+        to be emptied."""
         catalog, pool = self._catalog, self._pool
         flags, words, idle = catalog.flags, catalog.words, catalog.links.idle
         used = dict.fromkeys(pool.all_arenas(), 0)
@@ -108,10 +109,22 @@ class StoreDemoting(StoreParts):
                 left -= words[slot * WORDS + LENGTH]
                 if left <= 0:
                     longest = longest or idle(slot)
+        found += self._unflushed_of_segments(self._placement.spared)
         return [
             Demotable(slot, catalog.generation(slot), self._parent_key(slot))
             for slot in found[:limit]
         ]
+
+    def _unflushed_of_segments(self, segments: Collection[int]) -> list[int]:
+        if not segments:
+            return []
+        rows = self._catalog.table.rows()
+        flags = np.frombuffer(self._catalog.flags, np.uint8)
+        committed = rows[:, HEAD] & 0xFF == SlotState.COMMITTED
+        wanted = committed & (flags & (DEAD | VOLATILE | FLUSHED) == 0)
+        slots = np.flatnonzero(wanted)
+        inside: list[int] = slots[np.isin(rows[slots, PLACE] >> 32, list(segments))].tolist()
+        return inside
 
     def hold(self, slot: int, generation: int) -> Held | None:
         """Keeps the entry's bytes for a copy, without counting as use. None when there is nothing
@@ -153,10 +166,10 @@ class StoreDemoting(StoreParts):
         self._entries.evictable_flags = VOLATILE | FLUSHED | RETIRED
 
     def spare_unflushed_segments(self) -> None:
-        """From now on a segment is emptied for another writer once a colder tier holds all of it,
-        or half a minute later: what is evicted one by one is cold, what goes with its segment may
-        be what was stored last."""
-        self._placement.copied_flags = VOLATILE | FLUSHED | RETIRED
+        """From now on a segment is emptied for another writer once a colder tier holds all of it
+        (`unflushed_of_coldest` tells what it lacks), or half a minute later: what is evicted one by
+        one is cold, what goes with its segment may be what was stored last."""
+        self._placement.copied_flags = VOLATILE | FLUSHED
 
     def give_up(self, slot: int, generation: int) -> None:
         """The colder tier can never take this entry."""

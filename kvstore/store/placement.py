@@ -12,7 +12,7 @@ of all was: so the tier stays one order of eviction, and segments hardly change 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge, nsmallest
 from itertools import islice
 from operator import itemgetter
@@ -34,7 +34,9 @@ MAX_SURVEYED = 512
 """The coldest so many segments are in that picture: each request may go through it."""
 ASK_AGAIN_SECONDS = 2.0
 SPARED_SECONDS = 30.0
-"""So long a segment is passed over for what lies nowhere else in it, while it is the coldest."""
+"""So long a segment waits for a copy of what lies nowhere else in it, while it is the coldest."""
+MAX_SPARED = 4
+"""Segments that wait so at a time: a colder tier has to hold twice what they hold."""
 MAX_DESCENT = 4096
 MAX_EQUALS = 8
 MAX_GUARDED = 64
@@ -129,6 +131,11 @@ class Placement:
         self._entries.evict(victims)
         return len(victims)
 
+    @property
+    def spared(self) -> Collection[int]:
+        """Segments that would have been emptied, had a colder tier got all that lies in them."""
+        return self._spared_until.keys()
+
     def returned(self, segment: int) -> None:
         """A segment that may have been asked for is no longer granted."""
         self._asked.pop(segment, None)
@@ -158,7 +165,7 @@ class Placement:
         for segment in self._colder(arena, now):
             if segment.holder is Holder.GRANTED:
                 self._ask_back(segment)
-            elif self._may_empty(segment, arena) and self._empty(segment):
+            elif self._may_empty(segment, arena) and self._empty(segment, now):
                 return self._pool.attach_free(arena)
         return False
 
@@ -178,7 +185,10 @@ class Placement:
                 yield segment
 
     def _is_spared(self, index: int, now: float) -> bool:
-        """What goes with its segment may be what was stored last."""
+        """What goes with its segment may be what was stored last. The coldest few are copied first;
+        the others wait for their turn."""
+        if index not in self._spared_until and len(self._spared_until) >= MAX_SPARED:
+            return True
         return now < self._spared_until.setdefault(index, now + SPARED_SECONDS)
 
     def _may_empty(self, segment: PoolSegment, arena: Arena) -> bool:
@@ -195,11 +205,14 @@ class Placement:
             self._asked[segment.index] = -math.inf
             segment.asked = True
 
-    def _empty(self, segment: PoolSegment) -> bool:
-        """Evicts all of a segment, if nothing in it is held."""
-        extents = self._windows.extents(segment)
-        if extents.held.any():  # since the picture was made: not tried again before the next
-            self._survey = [place for place in self._survey if place[1] != segment.index]
+    def _empty(self, segment: PoolSegment, now: float) -> bool:
+        """Evicts all of a segment, if nothing in it is held or to be copied first."""
+        index, extents = segment.index, self._windows.extents(segment)
+        flags = np.frombuffer(self._catalog.flags, np.uint8)[extents.slots]
+        is_copied = not self.copied_flags or bool((flags & self.copied_flags).all())
+        if extents.held.any() or (not is_copied and self._is_spared(index, now)):
+            # since the picture was made: not tried again before the next
+            self._survey = [place for place in self._survey if place[1] != index]
             return False
         self._spared_until.pop(segment.index, None)
         self._entries.evict(extents.slots[:MAX_VICTIMS].tolist())

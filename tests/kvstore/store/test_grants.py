@@ -140,6 +140,8 @@ def test_a_segment_that_lies_on_disk_whole_is_asked_for_first(node: Node) -> Non
     node.now += 100
     node.reserve(second, "b", 100, shared_memory=True)
     assert node.store.take_revocations(node.now) == []
+    offered = {entry.slot for entry in node.store.unflushed_of_coldest(0.0, 100)}
+    assert {put.slot for put in puts[:8]} == offered, "four segments at a time are to be copied"
     for put in puts:
         if put.segment == puts[6].segment:
             node.store.mark_flushed(put.slot, put.generation)
