@@ -30,7 +30,9 @@ Then = Callable[[bool], None]
 sure."""
 CLOSE_SECONDS = 1.0
 MAX_TOUCHED = 8192
+"""Between two ticks."""
 TOUCHED_AT_ONCE = 512
+"""Before others get the loop."""
 GROUPS_AT_ONCE = 1
 POLL_SECONDS = 0.02
 GATHER_SECONDS = 0.002
@@ -106,7 +108,7 @@ class Tiering:
         self.caps.tick()
 
     def touch(self, entries: Iterable[bytes]) -> None:
-        """These were hit, in whatever tier: the disk keeps them longer. Told to it a few at a time;
+        """These were hit, in whatever tier: the disk keeps them longer. Told to it at the next tick;
         beyond MAX_TOUCHED it does not hear of them. What they are followed by may be read ahead."""
         entries = list(entries)
         self.source.used(entries)
@@ -265,11 +267,13 @@ class Tiering:
             self._loop.call_soon_threadsafe(call)
 
     def _tell_touched(self) -> None:
-        if self._touched:
-            entries = list(self._touched)[:TOUCHED_AT_ONCE]
-            for entry in entries:
-                del self._touched[entry]
-            self._tier.touch(entries)
+        entries = list(islice(self._touched, TOUCHED_AT_ONCE))
+        if not entries:
+            return
+        for entry in entries:
+            del self._touched[entry]
+        self._tier.touch(entries)
+        self._loop.call_soon(self._tell_touched)
 
     def _read_shards(self) -> None:
         """A part of what an earlier process left, each time."""

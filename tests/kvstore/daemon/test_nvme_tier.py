@@ -34,6 +34,7 @@ FULL_TIER_REGION_RATIO = 1 / 8
 """What one region holds of it at most, the index aside."""
 FULL_TIER_ROUNDS = 10
 """Until regions are written over older ones."""
+KILL_ROUNDS = [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
 NUM_BLOCKS = 150
 """More than one batch of promotion reads."""
 
@@ -95,7 +96,7 @@ def test_r48_recovery_evicts_nothing_and_leaves_room_for_the_largest_entry(
     check_at_rest(node)
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", KILL_ROUNDS)
 def test_r44_what_was_reported_flushed_survives_kills_at_random_moments(
     store_daemon: StartStore, rounds: int
 ) -> None:
@@ -124,7 +125,7 @@ def test_r44_what_was_reported_flushed_survives_kills_at_random_moments(
         check_at_rest(node)
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", KILL_ROUNDS)
 def test_r44_kills_of_a_full_tier_cost_no_more_than_the_regions_that_go(
     store_daemon: StartStore, rounds: int
 ) -> None:
