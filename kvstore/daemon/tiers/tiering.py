@@ -108,8 +108,8 @@ class Tiering:
         self.caps.tick()
 
     def touch(self, entries: Iterable[bytes]) -> None:
-        """These were hit, in whatever tier: the disk keeps them longer. Told to it at the next tick;
-        beyond MAX_TOUCHED it does not hear of them. What they are followed by may be read ahead."""
+        """These were hit, in whatever tier: the disk keeps them longer. MAX_TOUCHED at most are
+        told to it, at the next tick. What they are followed by may be read ahead."""
         entries = list(entries)
         self.source.used(entries)
         for entry in entries:
