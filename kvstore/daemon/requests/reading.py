@@ -22,6 +22,8 @@ from .lookups import GRACE_SECONDS, SOURCE_SECONDS
 
 MAX_READ_BYTES = 16 << 20
 """Most bytes one Read copies (one extent may always be read)."""
+LEAST_NOTED_LATER = 8
+"""Entries. Where both processes share a core, to go on after a reply costs two changes of them."""
 _HERE = b"\1"
 
 
@@ -41,15 +43,18 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
 
 
 def locate(peer: Peer, message: wire.Locate) -> Answer:
-    """What an eviction policy has to hear of it can wait until the reply has left."""
+    """What the eviction policy has to hear of many waits until the reply has left."""
     entries = checks.entry_ids(message.entries)
 
-    def look(beyond: int) -> Outgoing:
+    def look(beyond: int) -> wire.LocateReply | Outgoing:
         now = peer.clock()
         slots, generations = peer.store.locate(entries, now)
         places = array("I", slots).tobytes(), array("I", generations).tobytes()
-        note = partial(peer.store.note_lookup, slots, now)
-        return Outgoing(wire.LocateReply(*places, beyond), release=note)
+        reply = wire.LocateReply(*places, beyond)
+        if len(slots) >= LEAST_NOTED_LATER:
+            return Outgoing(reply, release=partial(peer.store.note_lookup, slots, now))
+        peer.store.note_lookup(slots, now)
+        return reply
 
     return _once_here(peer, entries, look, peer.sources.entries())
 
