@@ -21,6 +21,7 @@ from moontide.kvstore.keys import (
     kv_entry_id,
     split_kv_entry_id,
     string_entry_id,
+    string_entry_ids,
 )
 from moontide.kvstore.layout import Group, KVLayout, Shard
 
@@ -169,6 +170,13 @@ def test_string_keys_are_the_same_as_text_and_as_bytes() -> None:
 def test_string_keys_of_a_wrong_length_are_refused(size: int) -> None:
     with pytest.raises(InvalidRequest, match=rf"{size} bytes.*{MAX_STRING_KEY_BYTES}"):
         string_entry_id("k" * size)
+    with pytest.raises(InvalidRequest, match=rf"{size} bytes.*{MAX_STRING_KEY_BYTES}"):
+        string_entry_ids(["a", "k" * size])
+
+
+@given(st.lists(st.text("as\n\0ü", min_size=1, max_size=4) | st.binary(min_size=1, max_size=4)))
+def test_many_string_keys_become_what_each_becomes(keys: list[str | bytes]) -> None:
+    assert string_entry_ids(keys) == [string_entry_id(key) for key in keys]
 
 
 @given(st.binary(max_size=64))
