@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..slots import OFFSET, WORDS
-from .catalog import STRINGS
+from ..slots import HEAD, OFFSET, WORDS, SlotState
+from .catalog import STRINGS, Catalog
 from .entries import DropReason, Entries
 from .namespaces import Namespaces
 from .pool import Holder
+
+DROPPED_AT_ONCE = 1 << 10
 
 
 def clear(
@@ -25,28 +29,61 @@ def clear(
     """Drops a namespace (digest), the string entries, or everything, with events. Returns how
     many entries went. What fills meanwhile ends."""
     catalog = entries.catalog
-    if namespace is None and not strings_only:
-        number = None
-    else:
-        opened = None if strings_only else namespaces.find(namespace or b"")
-        if opened is None and not strings_only:
-            return 0
-        number = opened.edition if opened else STRINGS
+    edition = edition_of(namespaces, namespace, strings_only=strings_only)
     catalog.doom_fills(
         [
             entry
             for entry, slot in catalog.filling.items()
-            if number is None or catalog.namespaces[slot] == number
+            if edition in (None, catalog.namespaces[slot])
         ]
     )
-    slots = list(catalog.committed.values())
-    chosen = slots if number is None else [s for s in slots if catalog.namespaces[s] == number]
-    if len(chosen) < len(slots):
-        entries.drop(chosen, DropReason.CLEARED)
-    elif chosen:
+    chosen = _committed(catalog, edition)
+    if len(chosen) < len(catalog.committed):
+        entries.drop(chosen.tolist(), DropReason.CLEARED)
+    elif len(chosen):
         drop_all(entries)
         entries.announce_cleared()
     return len(chosen)
+
+
+def clear_most(entries: Entries, edition: int | None) -> Iterator[int]:
+    """Drops in parts of a few milliseconds, between which others may act, what `clear` would have
+    to drop one by one: yields how many went. What comes meanwhile is left to `clear`."""
+    catalog = entries.catalog
+    chosen = _committed(catalog, edition)
+    if len(chosen) == len(catalog.committed):
+        return
+    generations = catalog.table.rows()[chosen, HEAD] >> np.uint64(32)
+    places = list(zip(chosen.tolist(), generations.tolist(), strict=True))
+    for start in range(0, len(places), DROPPED_AT_ONCE):
+        part = [
+            slot
+            for slot, generation in places[start : start + DROPPED_AT_ONCE]
+            if catalog.find(slot, generation) is SlotState.COMMITTED
+            and catalog.committed.get(catalog.keys[slot]) == slot
+        ]
+        entries.drop(part, DropReason.CLEARED)
+        yield len(part)
+
+
+def edition_of(
+    namespaces: Namespaces, namespace: bytes | None, *, strings_only: bool
+) -> int | None:
+    """What entries of a namespace (digest) carry, or string entries; None: everything. -1: nobody
+    has opened it here."""
+    if strings_only:
+        return STRINGS
+    if namespace is None:
+        return None
+    opened = namespaces.find(namespace)
+    return -1 if opened is None else opened.edition
+
+
+def _committed(catalog: Catalog, edition: int | None) -> NDArray[np.int64]:
+    slots = np.fromiter(catalog.committed.values(), np.int64, len(catalog.committed))
+    if edition is not None:
+        slots = slots[np.frombuffer(catalog.namespaces, np.uint16)[slots] == edition]
+    return slots
 
 
 def drop_all(entries: Entries) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..keys import BlockKey, EntryId, Namespace
 from ..slots import SlotState
 from .admission import AdmissionRules
 from .audit import audit
 from .checks import check_keys
-from .clearing import WORTH_GIVING_BACK, clear, give_memory_back
+from .clearing import WORTH_GIVING_BACK, clear, clear_most, edition_of, give_memory_back
 from .demoting import StoreDemoting
 from .entries import DropReason
 from .finding import StoreFinding
@@ -39,6 +39,14 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         self._entries.drop(list(slots), DropReason.REMOVED)
         self._counters.removals += len(slots)
         return len(slots)
+
+    def clear_most(self, namespace: bytes | None, *, strings_only: bool) -> Iterator[int]:
+        """Ahead of a `clear` that should not keep others waiting: removes in parts what is here
+        now, as it is iterated over; yields how many went."""
+        edition = edition_of(self._namespaces, namespace, strings_only=strings_only)
+        for removed in clear_most(self._entries, edition):
+            self._counters.removals += removed
+            yield removed
 
     def clear(self, namespace: bytes | None, *, strings_only: bool, now: float) -> int:
         """Removes a namespace (digest), all string entries, or everything, and gives the catalog's

@@ -87,13 +87,15 @@ class EndingRoutes:
                 True,
                 await self._listing.count(namespace) + await self._listing.count_others(namespace),
             )
-        only_there = await self._listing.count_others(namespace)
-        removed = self._listing.store.clear(
-            namespace or None, strings_only=namespace == b"", now=time.monotonic()
-        )
+        removed = await self._listing.count_others(namespace)
+        store, digest, strings_only = self._listing.store, namespace or None, namespace == b""
+        for count in store.clear_most(digest, strings_only=strings_only):
+            removed += count
+            await asyncio.sleep(0)  # let clients have a turn
+        removed += store.clear(digest, strings_only=strings_only, now=time.monotonic())
         if self._listing.disk is not None:
             await self._listing.disk.clear(namespace)
-        return ClearAnswer(False, removed + only_there)
+        return ClearAnswer(False, removed)
 
     async def _raise_floor(self, call: Call[FloorRequest, None]) -> FloorAnswer:
         """Answered when it is in force here and durable; says which peers have confirmed it."""

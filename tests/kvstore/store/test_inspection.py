@@ -9,7 +9,7 @@ import pytest
 
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
-from moontide.kvstore.store import Evicted, EvictScope, inspection, scoped_eviction
+from moontide.kvstore.store import Evicted, EvictScope, clearing, inspection, scoped_eviction
 
 from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
 
@@ -189,6 +189,21 @@ def test_what_took_a_slot_while_an_eviction_was_planned_is_judged_anew(
         node.put(owner, f"new{index}", bytes(128))
     assert sum(eviction.carry_out()) == 0
     assert all(node.has(*(f"new{index}" for index in range(6))))
+
+
+def test_a_clear_in_parts_leaves_alone_what_comes_meanwhile(
+    filled: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clearing, "DROPPED_AT_ONCE", 2)
+    owner = filled.connect()
+    parts = filled.store.clear_most(None, strings_only=True)
+    assert next(parts) == 2
+    filled.put(owner, "k/2", b"newer", if_exists="replace")
+    filled.put(owner, "k/0", b"newer")
+    assert list(parts) == [1, 1]
+    assert filled.has(*(f"k/{index}" for index in range(5))) == [True, False, True, False, False]
+    assert filled.store.clear(None, strings_only=True, now=filled.now) == 2
+    filled.check_idle(entries=6)
 
 
 def test_what_is_pinned_or_replaced_while_an_eviction_runs_stays(
