@@ -90,6 +90,11 @@ class StoreProcess:
         self.listen = state.listen
         self.instance = state.instance
 
+    def keep_port(self) -> None:
+        """From the next start on, clients find it where it listens now."""
+        assert self.listen is not None
+        self._args = (*self._args, "--listen", self.listen)
+
     @property
     def pid(self) -> int:
         assert self._process is not None

@@ -1,6 +1,6 @@
-"""A client process of the soak: `python churner.py ADDRESS TOKEN NUMBER LIFE SEED` does whatever a
-client can do until SIGTERM, checks every byte that it gets, and prints a line of JSON for each
-problem and one at the end.
+"""A client process of the soak: `python churner.py WORLD ADDRESS TOKEN NUMBER LIFE SEED` does
+whatever a client can do until SIGTERM, checks every byte that it gets, and prints a line of JSON
+for each problem and one at the end. Its WORLD is a store `alone` or a `cluster`.
 
 Each client has keys that only it writes, and reads everyone's. Of its own it knows what may be
 there: the version put last, or a miss. Of others' it knows that versions only grow, unless a daemon
@@ -25,6 +25,7 @@ from tests.kvstore.client.helpers import block_bytes
 from tests.kvstore.model.values import value_of, version_of
 
 from moontide.kvstore import (
+    Busy,
     Group,
     KVLayout,
     Namespace,
@@ -48,6 +49,9 @@ TYPICAL = [1, 15, 100, 1000, 4096, 5000, 16_000, 65_536, 70_000, 200_000, 300_00
 LARGE = [1 << 20, 2 << 20, LARGEST - 1, LARGEST]
 TINY = 16  # smaller values do not tell their version
 TIMEOUT_SECONDS = 30.0
+MAX_UNKNOWN = 32
+"""Of one key, puts in a row of which nobody knows whether they were done: there are some while a
+store is away."""
 LAYOUT = KVLayout((Group("full", 4, 4, 32, "float16"),))
 NAMESPACE = Namespace(weights_id="soak", layout=LAYOUT, tokenizer_digest="t", block_tokens=16)
 
@@ -61,6 +65,8 @@ class Own:
 
 
 class Churner:
+    REFUSALS: frozenset[PutStatus] = frozenset({PutStatus.FULL})
+
     def __init__(self, client: StoreClient, number: int, life: int, seed: int) -> None:
         self.client = client
         self.kv = client.kv(NAMESPACE)
@@ -76,8 +82,9 @@ class Churner:
         self._views: deque[tuple[View, int, bytes, str]] = deque()
         self._hits: deque[PrefixHit] = deque()
 
-    def run(self) -> None:
-        acts: list[tuple[Callable[[], None], int]] = [
+    def acts(self) -> list[tuple[Callable[[], None], int]]:
+        """What it does, how often."""
+        return [
             (self.put, 16),
             (self.put_many, 6),
             (self.put_if_absent, 3),
@@ -93,12 +100,14 @@ class Churner:
             (self.find_prompt, 6),
             (self.use_prompt, 6),
         ]
-        choices, weights = zip(*acts, strict=True)
+
+    def run(self) -> None:
+        choices, weights = zip(*self.acts(), strict=True)
         while not self.stopped:
             self.operations += 1
             try:
                 self.rng.choices(choices, weights)[0]()
-            except (StoreUnavailable, StoreTimeout):
+            except (StoreUnavailable, StoreTimeout, Busy):  # Busy: what a killed store was changing
                 self.lost_calls += 1
             except OutOfSpace:
                 self.full += 1
@@ -135,7 +144,7 @@ class Churner:
         for index, value in items:  # as long as we do not know: either
             own = self._own[index]
             if own.values is not None:
-                own.values = [*own.values[-4:], value]
+                own.values = [*own.values[-MAX_UNKNOWN:], value]
             own.over_at = float("inf")
         results = self.client.put_many(
             [(str(self.key(index)), value) for index, value in items],
@@ -146,10 +155,10 @@ class Churner:
             own = self._own[index]
             if result.status is PutStatus.STORED:
                 own.values = [value]
-            elif result.status is PutStatus.FULL and own.values is not None:
-                own.values.remove(value)
-            elif result.status is not PutStatus.FULL:
+            elif result.status not in self.REFUSALS:
                 self.problem("put", index, str(result))
+            elif own.values is not None:
+                own.values.remove(value)
 
     def put_if_absent(self) -> None:
         index = self.mine()
@@ -308,14 +317,27 @@ class Churner:
         tell(problem=kind, key=key, life=self._life, what=what, at=time.monotonic())
 
 
+class ClusterChurner(Churner):
+    """One of several stores: others may not be there to agree to a change, and what is put to
+    `keep` what exists looks at one node only."""
+
+    REFUSALS = frozenset({PutStatus.FULL, PutStatus.FAILED})
+
+    def acts(self) -> list[tuple[Callable[[], None], int]]:
+        return [each for each in super().acts() if each[0] != self.put_if_absent]
+
+
+WORLDS = {"alone": Churner, "cluster": ClusterChurner}
+
+
 def tell(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
 def main() -> None:
-    address, token, number, life, seed = sys.argv[1:]
+    world, address, token, number, life, seed = sys.argv[1:]
     with connect(address, token=token, timeout_s=TIMEOUT_SECONDS) as client:
-        churner = Churner(client, int(number), int(life), int(seed))
+        churner = WORLDS[world](client, int(number), int(life), int(seed))
 
         def stop(*_: object) -> None:
             churner.stopped = True
