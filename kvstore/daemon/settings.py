@@ -112,7 +112,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         Literal["through", "late"],
         Meta(
             description="When entries go to NVMe: as they are stored, or once they are among the "
-            "coldest quarter of a filling DRAM, so that both tiers together hold more, less is "
+            "coldest seventh of a filling DRAM, so that both tiers together hold more, less is "
             "written, and a kill loses what only DRAM had"
         ),
     ] = "through"

@@ -8,7 +8,7 @@ unflushed, and a sweep over the store offers it again, coldest first. Above the 
 coldest come before what was just written, so that eviction finds entries that lie on disk already.
 After a failed write the disk gets one entry at a time until it takes one again.
 
-With late writes nothing goes to disk as it is stored: once DRAM is half full its coldest quarter
+With late writes nothing goes to disk as it is stored: once DRAM is half full its coldest seventh
 does, by the eviction policy's own order, and all that is left when the process ends.
 """
 
@@ -41,8 +41,9 @@ SWEEP_SECONDS = 0.5
 HIGH_WATERMARK = 0.85
 LATE_WATERMARK = 0.5
 """Low, since segments that are not full count as room that no one else may use."""
-LATE_RATIO = 0.25
-"""Of DRAM's entries: late writes keep so much ahead of eviction."""
+LATE_RATIO = 0.15
+"""Of DRAM: late writes keep so much ahead of eviction. More would lie in both tiers for nothing; a
+request that brings more at once pushes out what the disk has not got."""
 LOOKS = 4
 """So often is looked for what went cold while as many entries come as are kept ahead."""
 LOOK_SECONDS = 2.0

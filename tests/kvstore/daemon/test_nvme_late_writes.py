@@ -30,8 +30,8 @@ def test_the_disk_gets_the_coldest_and_only_when_dram_is_full(store_daemon: Star
     with client_of(node) as client:
         put_all(client, entries(0, DRAM_ENTRIES // 4))
         put_all(client, entries(DRAM_ENTRIES // 4, DRAM_ENTRIES * 3 // 4))
-        wait_until(lambda: admin_of(node).stats()["tiers"]["nvme"]["entries"] >= 20)
-        assert admin_of(node).stats()["tiers"]["nvme"]["entries"] <= DRAM_ENTRIES // 4
+        wait_until(lambda: admin_of(node).stats()["tiers"]["nvme"]["entries"] >= 12)
+        assert admin_of(node).stats()["tiers"]["nvme"]["entries"] <= DRAM_ENTRIES // 6
         for start in range(DRAM_ENTRIES, 3 * DRAM_ENTRIES, 8):
             put_all(client, entries(start, start + 8))
             wait_until(lambda: admin_of(node).stats()["tiers"]["dram"]["pinned_bytes"] == 0)
