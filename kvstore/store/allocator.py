@@ -59,26 +59,28 @@ class OffsetAllocator:
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
-        self.used_bytes = 0
-        size = num_bytes // _GRANULE
+        self._num_granules = num_bytes // _GRANULE
         self._sizes: dict[int, int] = {}  # start of a binned free extent → its size
         self._starts: dict[int, int] = {}  # its end → its start
-        self._bins: list[dict[int, None]] = [{} for _ in range(_bin(size) + 1)]
-        self._filled = 0  # bit i: bin i is not empty
-        self._cursor = 0
-        self._cursor_end = size
+        self._bins: list[dict[int, None]] = [{} for _ in range(_bin(self._num_granules) + 1)]
+        self.keep_only(())
 
-    @classmethod
-    def holding(cls, num_bytes: int, live: Iterable[tuple[int, int]]) -> OffsetAllocator:
-        """One in which just the `live` extents (offset, occupied bytes) are taken."""
-        allocator = cls(num_bytes)
+    def keep_only(self, live: Iterable[tuple[int, int]]) -> None:
+        """Just the `live` extents (offset, occupied bytes) are taken. In place: a number made anew
+        for each segment while millions of others go would keep a page of the heap each."""
+        self.used_bytes = 0
+        self._sizes.clear()
+        self._starts.clear()
+        for bin_ in self._bins:
+            bin_.clear()
+        self._filled = 0  # bit i: bin i is not empty
+        self._cursor, self._cursor_end = 0, self._num_granules
         for offset, taken in sorted(live):
             start = offset // _GRANULE
-            if start > allocator._cursor:
-                allocator._insert(allocator._cursor, start - allocator._cursor)
-            allocator._cursor = start + taken // _GRANULE
-            allocator.used_bytes += taken
-        return allocator
+            if start > self._cursor:
+                self._insert(self._cursor, start - self._cursor)
+            self._cursor = start + taken // _GRANULE
+            self.used_bytes += taken
 
     def allocate(self, num_bytes: int) -> int | None:
         """Offset of a new extent, or None when no free extent holds it."""

@@ -21,6 +21,8 @@ from .allocator import OffsetAllocator
 from .eviction import EvictionPolicy
 from .types import PoolSettings
 
+_NONE_FAILED = 1 << 62
+"""More than any request."""
 RESERVE_RATIO = 1 / 8
 """Share of the segments, one at least, that clients cannot take from daemon-written puts."""
 
@@ -45,7 +47,7 @@ class PoolSegment:
         self.holder = Holder.FREE
         self.arena: Arena | None = None
         self.asked = False
-        self.failed_bytes = memory.num_bytes + 1  # smallest request that failed since a free
+        self.failed_bytes = _NONE_FAILED  # smallest request that failed since a free
 
     def allocate(self, num_bytes: int) -> int | None:
         if num_bytes >= self.failed_bytes or self.asked:
@@ -147,15 +149,15 @@ class Pool:
         free."""
         segment = self.segments[index]
         segment.allocator.release(offset, taken)
-        segment.failed_bytes = segment.memory.num_bytes + 1
+        segment.failed_bytes = _NONE_FAILED
         if not segment.allocator.used_bytes and segment.holder is not Holder.GRANTED:
             self._detach(segment)
 
     def keep_only(self, index: int, live: list[tuple[int, int]]) -> None:
         """Frees all extents of a segment in use but `live` (offset, occupied bytes) at once."""
         segment = self.segments[index]
-        segment.allocator = OffsetAllocator.holding(segment.memory.num_bytes, live)
-        segment.failed_bytes = segment.memory.num_bytes + 1
+        segment.allocator.keep_only(live)
+        segment.failed_bytes = _NONE_FAILED
         if not live and segment.holder is not Holder.GRANTED:
             self._detach(segment)
 

@@ -52,7 +52,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @rule()
     def rebuild(self) -> None:
         """An allocator made from the live extents is as good."""
-        self.allocator = OffsetAllocator.holding(SEGMENT, self.extents())
+        self.allocator.keep_only(self.extents())
 
     def extents(self) -> list[tuple[int, int]]:
         return [(offset, occupied_bytes(size)) for offset, size in self.live]
