@@ -9,6 +9,7 @@ import pytest
 import xxhash
 
 from moontide.kvstore import InvalidRequest, PutResult, PutStatus, StoreClient, connect, wire
+from moontide.kvstore.types import IfExists
 
 from ...store_process import StartStore, StoreProcess
 from ...waiting import wait_until
@@ -51,6 +52,25 @@ def test_values_of_all_kinds_of_buffers(client: StoreClient) -> None:
     results = client.put_many([(f"key{number}", value) for number, value in enumerate(values)])
     assert {result.status for result in results} == {PutStatus.STORED}
     assert client.get_many([f"key{number}" for number in range(4)]) == [*map(bytes, values)]
+
+
+@pytest.mark.parametrize(("if_exists", "messages"), [("keep", 2), ("replace", 1)])
+def test_many_entries_are_committed_while_others_are_copied(
+    daemon: StoreProcess, if_exists: IfExists, messages: int
+) -> None:
+    """Unless the daemon may ask other nodes first: then each message is waited for."""
+    with client_of(daemon) as client:
+        client.clear()
+        keys = [f"k{number}" for number in range(900)]
+        items = [(key, value_of(key, 40 + len(key), 1)) for key in keys]
+        items[700] = items[3]  # meets itself in another message
+        before = requests(client, "CommitRun")
+        results = client.put_many(items, if_exists=if_exists)
+        assert requests(client, "CommitRun") - before == messages
+        stored = [result.status is PutStatus.STORED for result in results]
+        assert stored.count(False) == (if_exists == "keep")
+        assert stored[700] is (if_exists == "replace")
+        assert client.get_many([key for key, _ in items]) == [value for _, value in items]
 
 
 def test_large_calls_take_several_messages(daemon: StoreProcess) -> None:
