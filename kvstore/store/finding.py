@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ..keys import BlockKey, EntryId
 from ..layout import Shard
-from ..slots import HEAD, WORDS, SlotState
+from ..slots import HEAD, LENGTH, WORDS, SlotState
 from ..types import Located
 from .checks import check_chain, check_keys
 from .coverage import Finder, transports
@@ -48,11 +48,12 @@ class StoreFinding(StoreParts):
         slots = self._slots_of(entries)
         hits = [*filter(None, slots)]
         ticket = pin(hits) if hits else b""
-        self.note_lookup(slots, now)
+        self._entries.touch(hits, now)
+        self._count(hits, len(slots) - len(hits))
         return self._contents.locate_all(slots), ticket
 
     def locate(self, entries: Sequence[EntryId], now: float) -> tuple[list[int], list[int]]:
-        """Slots (NO_SLOT: a miss) and generations, for who reads the slot table. Hand the slots to
+        """Slots (NO_SLOT: a miss) and generations, for who reads the slot table. Hand both to
         `note_lookup` once there is time for it."""
         self._entries.expire_among(entries, now)
         slots, words = self._slots_of(entries), self._catalog.words
@@ -61,13 +62,28 @@ class StoreFinding(StoreParts):
     def _slots_of(self, entries: Sequence[EntryId]) -> list[int]:
         return [*map(self._catalog.visible.get, entries, repeat(NO_SLOT))]
 
-    def note_lookup(self, slots: Sequence[int], now: float) -> None:
-        """These were found, or not (NO_SLOT)."""
-        hits, counters = [*filter(None, slots)], self._counters
-        self._entries.touch(hits, now)
+    def note_lookup(self, slots: Sequence[int], generations: Sequence[int], now: float) -> None:
+        """What `locate` found. What has gone since is skipped."""
+        self._count(self._touch_current(slots, generations, now), slots.count(NO_SLOT))
+
+    def _count(self, hits: Sequence[int], num_misses: int) -> None:
+        words, counters = self._catalog.words, self._counters
         counters.hits += len(hits)
-        counters.misses += len(slots) - len(hits)
-        counters.bytes_out += sum(map(self._contents.length, hits))
+        counters.misses += num_misses
+        counters.bytes_out += sum([words[slot * WORDS + LENGTH] for slot in hits])
+
+    def _touch_current(
+        self, slots: Sequence[int], generations: Sequence[int], now: float
+    ) -> list[int]:
+        """Those that are still committed."""
+        words, num_slots = self._catalog.words, len(self._catalog.flags)
+        current = []
+        for slot, generation in zip(slots, generations, strict=True):
+            head = words[slot * WORDS + HEAD] if slot < num_slots else 0
+            if head >> 32 == generation and head & 0xFF == SlotState.COMMITTED:
+                current.append(slot)
+        self._entries.touch(current, now)
+        return current
 
     def lookup_blocks(
         self,
@@ -208,15 +224,10 @@ class StoreFinding(StoreParts):
     ) -> list[bytes]:
         """What a client has read without asking counts like a lookup's hits. Returns which entries
         those were; generations that are gone are skipped."""
-        words, keys, num_slots = self._catalog.words, self._catalog.keys, len(self._catalog.flags)
-        used = []
-        for slot, generation in zip(slots, generations, strict=True):
-            head = words[slot * WORDS + HEAD] if slot < num_slots else 0
-            if head >> 32 == generation and head & 0xFF == SlotState.COMMITTED:
-                used.append(slot)
-        self._entries.touch(used, now)
+        used = self._touch_current(slots, generations, now)
         self._counters.hits += len(used)
         self._counters.bytes_out += read_bytes
+        keys = self._catalog.keys
         return [keys[slot] for slot in used]
 
     def renew(self, ticket: bytes, ttl_s: float, now: float) -> None:

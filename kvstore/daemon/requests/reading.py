@@ -51,9 +51,10 @@ def locate(peer: Peer, message: wire.Locate) -> Answer:
         slots, generations = peer.store.locate(entries, now)
         places = array("I", slots).tobytes(), array("I", generations).tobytes()
         reply = wire.LocateReply(*places, beyond)
+        note = partial(peer.store.note_lookup, slots, generations, now)
         if len(slots) >= LEAST_NOTED_LATER:
-            return Outgoing(reply, release=partial(peer.store.note_lookup, slots, now))
-        peer.store.note_lookup(slots, now)
+            return Outgoing(reply, release=note)
+        note()
         return reply
 
     return _once_here(peer, entries, look, peer.sources.entries())

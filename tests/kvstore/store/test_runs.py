@@ -245,3 +245,19 @@ def test_use_told_later_counts_as_hits(node: Node) -> None:
     page = node.store.list_blocks(namespace=b"", key_prefix=b"", limit=9, cursor="", now=node.now)
     assert {info.idle_s for info in page.entries} == {0.0}
     node.check()
+
+
+def test_what_was_located_and_has_gone_since_is_not_touched(node: Node) -> None:
+    owner = node.connect()
+    cut(node, owner, open_run(node, owner), row(["a", "b"], b"x"))
+    names = [string_entry_id(name) for name in ("a", "b", "absent")]
+    slots, generations = node.store.locate(names, node.now)
+    node.store.remove(names[:1], node.now)
+    node.now += 5
+    node.store.note_lookup(slots, generations, node.now)
+    dram = node.store.stats(node.now).tiers["dram"]
+    assert (dram.hits, dram.misses, dram.bytes_out) == (1, 1, 1)
+    node.store.clear(namespace=None, strings_only=False, now=node.now)
+    node.store.note_lookup([*slots, 1 << 20], [*generations, 1], node.now)
+    assert node.store.stats(node.now).tiers["dram"].hits == 1
+    node.check()
