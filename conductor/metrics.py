@@ -18,7 +18,11 @@ _TOKENS = (0, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768)
 
 
 class _Registry(CollectorRegistry):
-    """Makes metrics under the Conductor's prefix."""
+    """Makes metrics under the Conductor's prefix, without a gauge more for every counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"moontide_conductor_{name}_total", text, labels, registry=self)
@@ -34,8 +38,6 @@ class Metrics:
     """Labels are small closed sets: never a worker, a model or a key."""
 
     def __init__(self) -> None:
-        # Else a useless gauge more for every counter.
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         registry = self._registry = _Registry()
         self.requests = registry.counter("requests", "Requests ended", "endpoint", "result")
         self.open_requests = registry.gauge("open_requests", "Requests being answered")
