@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,8 @@ from moontide.transfer.copy_helper import (
 )
 
 MANY_BYTES = 1 << 30
+SECONDS = 10.0
+POLL_SECONDS = 0.01
 
 
 @pytest.fixture
@@ -49,6 +52,51 @@ def test_what_an_act_raises_first_is_raised_when_all_have_ended(helper: CopyHelp
     with pytest.raises(ValueError, match="three"):
         helper.share(act, 1000, MANY_BYTES)
     helper.share(lambda index: running.release(), 10, MANY_BYTES)  # goes on serving
+
+
+class Interrupt(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    """Set when the first SIGUSR1 has raised Interrupt in the main thread."""
+    event = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        if not event.is_set():
+            event.set()
+            raise Interrupt
+
+    former = signal.signal(signal.SIGUSR1, interrupt)
+    yield event
+    signal.signal(signal.SIGUSR1, former)
+
+
+def test_an_interrupted_caller_waits_until_the_other_thread_has_ended(
+    helper: CopyHelper, interrupted: threading.Event
+) -> None:
+    """It may then use the memory for something else."""
+    caller = threading.get_ident()
+    begun, waiting, returned = threading.Event(), threading.Event(), threading.Event()
+    was_left: list[bool] = []
+
+    def act(index: int) -> None:
+        if threading.get_ident() == caller:
+            assert begun.wait(SECONDS)
+            waiting.set()
+            return
+        begun.set()
+        assert waiting.wait(SECONDS)
+        while not interrupted.wait(POLL_SECONDS):  # one that comes just before a wait is not seen
+            signal.pthread_kill(caller, signal.SIGUSR1)
+        was_left.append(returned.wait(0.1))
+
+    with pytest.raises(Interrupt):
+        helper.share(act, 2, MANY_BYTES)
+    returned.set()
+    assert was_left == [False]
+    helper.share(lambda index: None, 100, MANY_BYTES)  # goes on serving
 
 
 def test_others_act_alone_while_it_serves_one(helper: CopyHelper) -> None:
