@@ -227,11 +227,14 @@ class RunWriter:
         place = [(space.slot, space.generation)]
         memory = self._memory.hold(attachment, space.segment, place, deadline)
         try:
-            with self._writes.of(run.connection):  # in which no request may be made
+            self._writes.begin(run.connection)  # until its end no request may be made
+            try:
                 if not run.front:  # it is written to for the first time
                     attachment.prepare(space.segment, space.offset, run.num_bytes)
                 start = space.offset + begin
                 return fill(memory[start : start + num_bytes])
+            finally:
+                self._writes.end()
         except BaseException:
             _let_go(run)
             raise
