@@ -3,6 +3,7 @@
 from .batches import Limits
 from .copy_helper import CopyHelper
 from .copying import Bytes, checksum, checksums, copy, copy_and_checksum
+from .cores import Cores
 from .descriptors import close_descriptors, receive_with_descriptors, send_with_descriptors
 from .file_spans import FileSpan, FileTransport
 from .files import DirectFile, FileAccess, aligned_buffer, is_aligned, sync_directory
@@ -19,6 +20,7 @@ __all__ = [
     "Access",
     "Bytes",
     "CopyHelper",
+    "Cores",
     "DirectFile",
     "FileAccess",
     "FileSpan",

@@ -7,17 +7,15 @@ interpreter's lock: then the caller copies alone.
 
 from __future__ import annotations
 
-import os
 import queue
-import re
 import threading
 from collections.abc import Callable, Iterator
-from io import FileIO
 from itertools import chain
 
 from xxhash import xxh3_64
 
 from .copying import CHUNK_BYTES, Bytes, copy, copy_and_checksum, flat_pair, left_in_cache
+from .cores import Cores
 from .locking import take
 
 LEAST_SHARED_BYTES = 4 << 20
@@ -27,30 +25,6 @@ LEAST_MEAN_BYTES = 256 << 10
 often: 32 of 128 KiB took twice as long as by one."""
 PIECE_BYTES = CHUNK_BYTES
 """Of one large value. Larger ones let a thread that becomes free in the middle join too late."""
-_RUNNING = re.compile(rb"\S+ \S+ \S+ (\d+)/")
-"""In /proc/loadavg: how many threads run or want to, this one among them."""
-
-
-class Cores:
-    """The machine's. Keeps a file open: to open it takes longer than to read it."""
-
-    def __init__(self) -> None:
-        self._num_cores = os.cpu_count() or 1
-        self._usable = len(os.sched_getaffinity(0))
-        self._file: FileIO | None = None
-
-    def are_free(self) -> bool:
-        """True when one that this process may use has nothing to do at this moment."""
-        if self._usable < 2:
-            return False
-        if self._file is None:
-            self._file = FileIO("/proc/loadavg")
-        found = _RUNNING.match(os.pread(self._file.fileno(), 64, 0))
-        return found is not None and int(found[1]) < self._num_cores
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 class CopyHelper:
