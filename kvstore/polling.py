@@ -15,7 +15,7 @@ from time import monotonic
 
 from moontide.transfer import Cores
 
-POLL_SECONDS = 100e-6
+POLL_SECONDS = 250e-6
 """How long one looks, unless a daemon is told otherwise."""
 WAKE_SECONDS = 50e-6
 """What a wake-up may add to a wait that would have been short."""
