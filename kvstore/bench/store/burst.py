@@ -11,7 +11,7 @@ from ..report import Row, Spread, ratio_interval
 from .cases import MiB
 from .contestants import Contestant, driver_command
 from .daemon import running_daemon
-from .drivers.nvme import READ_BATCH
+from .drivers.nvme import BATCH
 from .rounds import LIMIT, OURS, Contestants, Say
 from .rows import GIGABYTE
 
@@ -71,12 +71,12 @@ class Burst:
             "put_gb_per_s": [_gb(count, ours["taken_seconds"]) for _, ours in rounds],
             "retries": [ours["retries"] for _, ours in rounds],
         }
-        return self._row("NVMe write, burst of 3× DRAM", count, seconds, more)
+        return self._row(f"NVMe write, burst of 3× DRAM, {BATCH} a call", count, seconds, more)
 
     def _read_row(self, count: int, rounds: Sequence[tuple[float, dict[str, float]]]) -> Row:
         seconds = [(raw, ours["seconds"]) for raw, ours in rounds]
         more = {"lost": [ours["lost"] for _, ours in rounds]}
-        return self._row(f"NVMe read back in order, {READ_BATCH} a call", count, seconds, more)
+        return self._row(f"NVMe read back in order, {BATCH} a call", count, seconds, more)
 
     def _row(
         self,

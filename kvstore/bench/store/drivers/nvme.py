@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import compress
 from typing import Any
 
 from ....client import StoreClient
@@ -11,7 +12,7 @@ from ....types import PutStatus
 from .contract import Area, Failed
 from .timing import STAMP, filled
 
-READ_BATCH = 8
+BATCH = 8
 RETRY_SECONDS = 0.005
 FLUSH_SECONDS = 120.0
 
@@ -22,47 +23,51 @@ class Disk:
         self._reader = reader
 
     def burst(self, request: Mapping[str, Any]) -> dict[str, float]:
-        """Puts numbered blocks as fast as they are taken, a FULL one again a little later, and
-        waits until the disk has all of them."""
-        block = filled(request["block_bytes"])
+        """Puts numbered blocks, BATCH a call, as fast as they are taken, FULL ones again a little
+        later, and waits until the disk has all of them."""
+        size = request["block_bytes"]
+        source = filled(size * BATCH)
         retries = 0
         start = time.perf_counter()
-        for number in range(request["first"], request["first"] + request["count"]):
-            STAMP.pack_into(block.memory, 0, number)
-            retries += self._put(f"b{number}", block.view)
+        for numbers in _batches(request):
+            values: dict[str, memoryview] = {}
+            for place, number in enumerate(numbers):
+                values[f"b{number}"] = _stamped(source, place * size, size, number)
+            retries += self._put(values)
         taken = time.perf_counter() - start
         self._wait_until_flushed(start + FLUSH_SECONDS)
         flushed = time.perf_counter() - start
         return {"taken_seconds": taken, "flushed_seconds": flushed, "retries": retries}
 
     def read_back(self, request: Mapping[str, Any]) -> dict[str, float]:
-        """Gets all of them, in order, READ_BATCH a call; how many are lost or differ."""
+        """Gets all of them, in order, BATCH a call; how many are lost or differ."""
         size = request["block_bytes"]
-        expected, target = filled(size), Area(size * READ_BATCH)
-        targets = [target.view[n * size : (n + 1) * size] for n in range(READ_BATCH)]
+        expected, target = filled(size * BATCH), Area(size * BATCH)
+        targets = [target.view[n * size : (n + 1) * size] for n in range(BATCH)]
         lost, seconds = 0, 0.0
-        end = request["first"] + request["count"]
-        for first in range(request["first"], end, READ_BATCH):
-            numbers = range(first, min(first + READ_BATCH, end))
+        for numbers in _batches(request):
             keys, batch = [f"b{number}" for number in numbers], targets[: len(numbers)]
             start = time.perf_counter()
             sizes = self._reader.get_many_into(keys, batch)
             seconds += time.perf_counter() - start
-            for number, got, buffer in zip(numbers, sizes, batch, strict=True):
-                STAMP.pack_into(expected.memory, 0, number)
-                lost += got != size or bytes(buffer) != bytes(expected.view)
+            for place, number in enumerate(numbers):
+                block = _stamped(expected, place * size, size, number)
+                lost += sizes[place] != size or bytes(batch[place]) != bytes(block)
         return {"seconds": seconds, "lost": lost}
 
-    def _put(self, key: str, value: memoryview) -> int:
-        """How often it had to be offered again."""
+    def _put(self, values: dict[str, memoryview]) -> int:
+        """How many had to be offered again, each time counted."""
         retries = 0
         while True:
-            result = self._writer.put(key, value)
-            if result.status is PutStatus.STORED:
+            results = self._writer.put_many(list(values.items()))
+            for result in results:
+                if result.status not in (PutStatus.STORED, PutStatus.FULL):
+                    raise Failed(f"a put was {result.status.name}: {result.reason}")
+            refused = [result.status is PutStatus.FULL for result in results]
+            values = dict(compress(values.items(), refused))
+            if not values:
                 return retries
-            if result.status is not PutStatus.FULL:
-                raise Failed(f"a put was {result.status.name}: {result.reason}")
-            retries += 1
+            retries += len(values)
             time.sleep(RETRY_SECONDS)
 
     def _wait_until_flushed(self, deadline: float) -> None:
@@ -75,3 +80,16 @@ class Disk:
         """Whether all that is in DRAM is on disk, too."""
         dram = self._writer.stats()["tiers"]["dram"]
         return bool(dram["flushed"] == dram["entries"])
+
+
+def _stamped(area: Area, offset: int, size: int, number: int) -> memoryview:
+    """The block of that number."""
+    STAMP.pack_into(area.memory, offset, number)
+    return area.view[offset : offset + size]
+
+
+def _batches(request: Mapping[str, Any]) -> Iterator[range]:
+    """The numbers of the blocks of one call after another."""
+    end = request["first"] + request["count"]
+    for first in range(request["first"], end, BATCH):
+        yield range(first, min(first + BATCH, end))
