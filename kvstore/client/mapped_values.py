@@ -102,14 +102,20 @@ class MappedValues:
         target: Target[T],
         results: list[T | None],
     ) -> None:
-        words, segments = self.words, self._segments
-        held = [words[word] == head and at in segments for word, head, at, _, _, _ in places]
-        if not all(held):
-            places = list(compress(places, held))
-            indices = list(compress(indices, held))
+        words, segment = self.words, self._segments.get
+        memories = [
+            segment(at) if words[word] == head else None for word, head, at, _, _, _ in places
+        ]
+        sources = [
+            memory[start : start + size]
+            for memory, (_, _, _, start, size, _) in zip(memories, places, strict=True)
+            if memory
+        ]
+        if len(sources) < len(places):
+            places = list(compress(places, memories))
+            indices = list(compress(indices, memories))
             if not places:
                 return
-        sources = [segments[at][start : start + size] for _, _, at, start, size, _ in places]
         copied, sums = target.all_summed(indices, sources)
         for place, index, result, actual in zip(places, indices, copied, sums, strict=True):
             word, head, _, _, _, checksum = place
