@@ -121,6 +121,7 @@ class CopyHelper:
         while (shared := self._work.get()) is not None:
             shared.run()
             shared.running.release()
+        self._work.put(None)  # for another that was started, of which an interrupt kept us ignorant
 
 
 class _Shared:

@@ -32,8 +32,12 @@ class Cores:
             self._file.close()
 
     def _num_running(self) -> int:
-        """Threads that run or wait for a core; where that is not told, more than there are."""
-        if self._file is None:
-            self._file = FileIO("/proc/loadavg")
-        found = _RUNNING.match(os.pread(self._file.fileno(), 64, 0))
+        """Threads that run or wait for a core; where that is not told, or no descriptor is left to
+        ask with, more than there are."""
+        try:
+            if self._file is None:
+                self._file = FileIO("/proc/loadavg")
+            found = _RUNNING.match(os.pread(self._file.fileno(), 64, 0))
+        except OSError:
+            found = None
         return int(found[1]) if found else self._num_cores + 1

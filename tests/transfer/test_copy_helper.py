@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -173,6 +174,42 @@ def test_what_it_opens_to_look_for_free_cores_is_closed_with_it() -> None:
     helper.share(lambda index: None, 100, MANY_BYTES)
     helper.close()
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_caller_that_is_interrupted_while_the_other_thread_starts_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = set(threading.enumerate())
+    helper = CopyHelper(is_worthwhile=lambda: True)
+    start = threading.Thread.start
+
+    def start_interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_interrupted)
+        with pytest.raises(Interrupt):
+            helper.share(lambda index: None, 10, MANY_BYTES)
+    helper.share(lambda index: None, 10, MANY_BYTES)
+    others = set(threading.enumerate()) - before
+    closing = threading.Thread(target=helper.close, daemon=True)
+    closing.start()
+    for thread in (closing, *others):
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def test_cores_count_as_busy_while_no_descriptor_is_left_to_look_with() -> None:
+    machine = Cores()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert not machine.are_free()
+        assert not machine.are_enough()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        machine.close()
 
 
 def test_a_machine_whose_cores_all_have_work_is_busy() -> None:
