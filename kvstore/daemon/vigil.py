@@ -37,6 +37,7 @@ class Vigil:
         self._sockets.unregister(descriptor)
 
     def close(self) -> None:
+        self._until = 0.0
         self._sockets.close()
 
     def served(self, idle_seconds: float) -> float:

@@ -68,6 +68,21 @@ async def _keep_looking() -> None:
         theirs.close()
 
 
+def test_a_loop_that_goes_on_after_the_vigil_looks_no_more() -> None:
+    asyncio.run(_go_on())
+
+
+async def _go_on() -> None:
+    loop = asyncio.get_running_loop()
+    failures: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    vigil = Vigil(loop, Turns(loop), LONG_SECONDS)
+    vigil.served(idle_seconds=0.0)
+    vigil.close()
+    await asyncio.sleep(0)
+    assert failures == []
+
+
 def test_two_clients_that_never_pause_are_both_served(store_daemon: StartStore) -> None:
     daemon = store_daemon()
 
