@@ -154,7 +154,7 @@ class Regions:
 
     def oldest(self) -> Region | None:
         """The region that is evicted next; never the active one."""
-        for region in self.live.values():
+        for region in list(self.live.values()):
             if region is not self.active:
                 return region
         return None
