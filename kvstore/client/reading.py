@@ -125,13 +125,12 @@ class Reader:
         """One message: at most what fits it."""
         answer = self._link.ask(wire.Lookup(list(entries), pin_s), deadline)
         assert isinstance(answer.reply, wire.LookupReply)
-        if answer.attachment.values is not None:
-            _learn(entries, answer)
+        _learn(entries, answer)
         return [Located(*each) if each else None for each in answer.reply.found], answer
 
-    def _look_up(self, entries: Sequence[EntryId], deadline: Deadline) -> _Found:
-        """With shared memory. Raises StoreUnavailable when the daemon speaks an older version than
-        the one before."""
+    def _look_up(self, entries: Sequence[EntryId], deadline: Deadline) -> _Found | None:
+        """None: the daemon that answers by now shares no memory. Raises StoreUnavailable when it
+        speaks an older version than the one before."""
         knows_locate = self._link.open(deadline).locations is not None
         message = (wire.Locate if knows_locate else wire.Lookup)(list(entries))
         return _learn(entries, self._link.ask(message, deadline))
@@ -197,20 +196,22 @@ class Reader:
             asked = [entries[index] for index in indices]
             found = self._look_up(asked, deadline)
             again += self._copy_found(indices, found, target, results, deadline)
-            if left := _not_brought(indices, found.places, found.beyond):
+            if found and (left := _not_brought(indices, found.places, found.beyond)):
                 parts.append(left)
         return again
 
     def _copy_found(
         self,
         indices: Sequence[int],
-        found: _Found,
+        found: _Found | None,
         target: Target[T],
         results: list[T | None],
         deadline: Deadline,
     ) -> list[int]:
         """Maps what must be mapped for it, and reports what is damaged. Returns what to look up
         again."""
+        if found is None:
+            return list(indices)
         attachment, values = found.attachment, found.values
         attachment.prepare_readable()
         values.copy_all(found.places, indices, target, results, self._helper)
@@ -307,8 +308,11 @@ class _Found(NamedTuple):
     beyond: int
 
 
-def _learn(entries: Sequence[EntryId], answer: Answer) -> _Found:
+def _learn(entries: Sequence[EntryId], answer: Answer) -> _Found | None:
+    """None: without shared memory."""
     reply, attachment = answer.reply, answer.attachment
+    if attachment.values is None:
+        return None
     slots: Sequence[int]
     generations: Sequence[int]
     if isinstance(reply, wire.LocateReply):
@@ -318,7 +322,6 @@ def _learn(entries: Sequence[EntryId], answer: Answer) -> _Found:
         assert isinstance(reply, wire.LookupReply)
         slots = [each[0] if each else 0 for each in reply.found]
         generations = [each[1] if each else 0 for each in reply.found]
-    assert attachment.values is not None
     places = attachment.values.places_at(slots, generations)
     if attachment.locations is not None:
         attachment.locations.learn(entries, places)

@@ -14,7 +14,7 @@ import time
 from moontide.transfer.types import PAGE_BYTES, align_up
 
 from .. import wire
-from ..errors import StoreTimeout, StoreUnavailable
+from ..errors import InvalidRequest, StoreTimeout, StoreUnavailable
 from .connections.attachment import Attachment
 from .connections.link import Link
 from .deadline import Deadline
@@ -138,7 +138,10 @@ class Runs:
 
     def _reserve(self, num_bytes: int, deadline: Deadline) -> Run | None:
         num_bytes = align_up(num_bytes, PAGE_BYTES)
-        answer = self._link.ask(wire.ReserveRun(num_bytes), deadline)
+        try:
+            answer = self._link.ask(wire.ReserveRun(num_bytes), deadline)
+        except InvalidRequest:  # another daemon answers by now, without runs or with smaller ones
+            return None
         assert isinstance(answer.reply, wire.Reserved)
         space = Space.of(answer.reply.results[0])
         if space is None:

@@ -24,7 +24,7 @@ from moontide.kvstore import (
 )
 from moontide.kvstore.client.connections import attachment
 
-from ...store_process import StartStore
+from ...store_process import StartStore, StoreProcess
 from ...waiting import wait_until
 from .helpers import (
     NAMESPACE,
@@ -345,3 +345,41 @@ def test_r24_a_client_reads_only_from_its_own_daemon(store_daemon: StartStore) -
             with view:
                 two.clear()
                 assert view.data == values[first.instance]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.get("key") is None,
+        lambda client: client.get_many(["key", "other"]) == [None, None],
+        lambda client: client.get_into("key", bytearray(9)) is None,
+        lambda client: client.view("key") is None,
+        lambda client: client.pin(["key"]).keys == [],
+        lambda client: client.put("key", b"new").status is PutStatus.STORED,
+        lambda client: client.put("key", bytes(3 << 20)).status is PutStatus.STORED,
+        lambda client: client.put("key", bytes(6 << 20)).status is PutStatus.STORED,
+        lambda client: (
+            client.put_many([(f"{n}", bytes(n)) for n in range(600)])[-1].status is PutStatus.STORED
+        ),
+    ],
+)
+def test_a_daemon_that_comes_back_without_shared_memory_is_used_over_the_socket(
+    store_daemon: StartStore, call: Callable[[StoreClient], bool]
+) -> None:
+    """Also by a call that begins with the mappings of the one before."""
+    small = ("--dram", "64MiB", "--segment", "8MiB")
+    daemon = store_daemon(*small)
+    with client_of(daemon) as client:
+        assert client.get("key") is None
+        daemon.kill()
+        bare = StoreProcess(daemon.data_dir.parent, daemon.socket, (*small, "--transports", "tcp"))
+        bare.start()
+        try:
+            assert call(client)
+            client.put("key", b"newest", if_exists="replace")
+            assert client.get("key") == b"newest"
+            view = client.view("key")
+            assert view is not None
+            assert view.data == b"newest"
+        finally:
+            bare.kill()
