@@ -10,6 +10,7 @@ import time
 
 from .. import wire
 from ..errors import Busy
+from ..polling import Polling
 from ..store import Store
 from .budget import Budget
 from .counters import Counters
@@ -53,7 +54,7 @@ class DataServer:
         self._store = store
         self._loop = loop
         self._turns = Turns(loop)
-        self._vigil = Vigil(loop, self._turns, poll_seconds)
+        self._vigil = Vigil(loop, self._turns, Polling(poll_seconds))
         self._gate = gate
         self._counters = counters
         self._max_clients = max_clients

@@ -16,13 +16,13 @@ READY_AT_ONCE = 16
 
 
 class Vigil:
-    """Looks for requests at the connections that are watched until `poll_seconds` have passed
-    without one; 0: never."""
+    """Looks for requests at the connections that are watched for as long as `polling`
+    says."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns, poll_seconds: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns, polling: Polling) -> None:
         self._loop = loop
         self._turns = turns
-        self._polling = Polling(poll_seconds)
+        self._polling = polling
         self._sockets = select.epoll()
         self._steps: dict[int, Callable[[], None]] = {}
         self._until = 0.0
