@@ -236,7 +236,11 @@ class StoreClient:
                 return None
             assert isinstance(answer.reply, wire.LookupReply)
             pin = Pin(self._pins, answer.attachment, answer.connection, answer.reply.ticket)
-            source = self._reader.source(answer.attachment, located, deadline)
+            try:
+                source = self._reader.source(answer.attachment, located, deadline)
+            except BaseException:
+                pin.release()
+                raise
             if source is not None:
                 return View(
                     source,

@@ -187,7 +187,8 @@ class Placement:
     def _is_spared(self, index: int, now: float) -> bool:
         """What goes with its segment may be what was stored last. The coldest few are copied first;
         the others wait for their turn."""
-        if index not in self._spared_until and len(self._spared_until) >= MAX_SPARED:
+        waiting = sum(now < until for until in self._spared_until.values())
+        if index not in self._spared_until and waiting >= MAX_SPARED:
             return True
         return now < self._spared_until.setdefault(index, now + SPARED_SECONDS)
 
