@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from .budget import Budget
 MAX_WAITS = 4096
 WAIT_BYTES = 1024
 """What a wait takes beside its request."""
+LEAST_TIMER_SECONDS = 0.001
+"""The loop rounds to that."""
 
 
 @dataclass(slots=True)
@@ -48,6 +51,15 @@ class Waits:
                 self._cancel(wait)
                 respond(reply)
 
+        def expire() -> None:
+            """The loop counts from when its pass began, so its timers may be early."""
+            left = due - time.monotonic()
+            if left > 0:
+                wait.timer = self._loop.call_later(max(left, LEAST_TIMER_SECONDS), expire)
+            else:
+                end(deferred.expired)
+
+        due = time.monotonic() + deferred.timeout_s
         try:
             cancel = deferred.start(end)
         except StoreError:
@@ -55,7 +67,7 @@ class Waits:
             raise
         if number in self._waits:
             wait.cancel = cancel
-            wait.timer = self._loop.call_later(deferred.timeout_s, end, deferred.expired)
+            wait.timer = self._loop.call_later(deferred.timeout_s, expire)
 
     def drop(self) -> None:
         """The connection has ended: none is answered any more."""

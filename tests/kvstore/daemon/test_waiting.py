@@ -93,7 +93,7 @@ def test_a_lookup_without_pending_waits_for_the_commit(
 def test_a_lookup_that_waits_in_vain_is_a_miss(reader: RawClient) -> None:
     begun = time.monotonic()
     assert reader.call(look(reader, wait_s=0.05)).message.blocks == []
-    assert 0.045 <= time.monotonic() - begun < 1  # the loop counts from the start of its pass
+    assert 0.05 <= time.monotonic() - begun < 1
 
 
 def test_who_waits_and_goes_leaves_nothing(daemon: StoreProcess, writer: RawClient) -> None:
