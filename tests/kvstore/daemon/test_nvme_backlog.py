@@ -76,6 +76,7 @@ def test_the_days_bytes_are_not_given_anew_by_a_restart(store_daemon: StartStore
         with client_of(node) as client:
             put_all(client, dict(list(big(40).items())[start : start + 20]))
         wait_until(lambda: admin_of(node).stats()["nvme"]["writes_put_off"] > 0)
+        wait_until(lambda: admin_of(node).stats()["nvme"]["bytes_written_today"] >= 6 * MIB)
         node.restart()
     written = admin_of(node).stats()["nvme"]
     assert 6 * MIB <= written["bytes_written_today"] <= 8.4 * MIB
