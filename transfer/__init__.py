@@ -2,7 +2,7 @@
 
 from .batches import Limits
 from .copy_helper import CopyHelper
-from .copying import Bytes, checksum, checksums, copy, copy_and_checksum
+from .copying import Bytes, checksum, checksums, copy, copy_and_checksum, do_nothing
 from .cores import Cores
 from .descriptors import close_descriptors, receive_with_descriptors, send_with_descriptors
 from .file_spans import FileSpan, FileTransport
@@ -47,6 +47,7 @@ __all__ = [
     "close_descriptors",
     "copy",
     "copy_and_checksum",
+    "do_nothing",
     "is_aligned",
     "receive_with_descriptors",
     "send_with_descriptors",

@@ -14,7 +14,15 @@ from itertools import chain
 
 from xxhash import xxh3_64
 
-from .copying import CHUNK_BYTES, Bytes, copy, copy_and_checksum, flat_pair, left_in_cache
+from .copying import (
+    CHUNK_BYTES,
+    Bytes,
+    copy,
+    copy_and_checksum,
+    do_nothing,
+    flat_pair,
+    left_in_cache,
+)
 from .cores import Cores
 from .locking import take
 
@@ -52,19 +60,24 @@ class CopyHelper:
             if not (may_share and self._share_rest(act, index, indices)):
                 act(index)
 
-    def copy(self, destination: memoryview, source: Bytes) -> None:
-        """As `transfer.copy`."""
+    def copy(
+        self, destination: memoryview, source: Bytes, before_last: Callable[[], None] = do_nothing
+    ) -> None:
+        """As `transfer.copy`. Calls `before_last` when the last PIECE_BYTES are due."""
         if destination.nbytes < LEAST_SHARED_BYTES:
+            before_last()
             copy(destination, source)
         else:
-            pieces = _Pieces(destination, source)
+            pieces = _Pieces(destination, source, before_last)
             self.share(pieces.copy, pieces.count, destination.nbytes)
 
-    def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
+    def copy_and_checksum(
+        self, destination: memoryview, source: Bytes, before_last: Callable[[], None] = do_nothing
+    ) -> int:
         """As `transfer.copy_and_checksum`."""
         if destination.nbytes < LEAST_SHARED_BYTES:
-            return copy_and_checksum(destination, source)
-        pieces = _SummedPieces(destination, source)
+            return copy_and_checksum(destination, source, before_last)
+        pieces = _SummedPieces(destination, source, before_last)
         self.share(pieces.copy, pieces.count, destination.nbytes)
         return pieces.checksum()
 
@@ -148,11 +161,16 @@ class _Shared:
 class _Pieces:
     """A value that is copied piece by piece, in any order."""
 
-    def __init__(self, destination: memoryview, source: Bytes) -> None:
+    def __init__(
+        self, destination: memoryview, source: Bytes, before_last: Callable[[], None]
+    ) -> None:
         self._target, self._origin = flat_pair(destination, source)
+        self._before_last = before_last
         self.count = -(-len(self._target) // PIECE_BYTES)
 
     def copy(self, index: int) -> None:
+        if index == self.count - 1:
+            self._before_last()
         copy(self._piece(self._target, index), self._piece(self._origin, index))
 
     def _piece(self, value: memoryview, index: int) -> memoryview:
@@ -162,8 +180,10 @@ class _Pieces:
 class _SummedPieces(_Pieces):
     """Whoever has copied a piece sums what is next, while it is in cache, unless the other does."""
 
-    def __init__(self, destination: memoryview, source: Bytes) -> None:
-        super().__init__(destination, source)
+    def __init__(
+        self, destination: memoryview, source: Bytes, before_last: Callable[[], None]
+    ) -> None:
+        super().__init__(destination, source, before_last)
         self._copied = bytearray(self.count)
         self._hasher = xxh3_64()
         self._num_summed = 0

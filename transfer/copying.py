@@ -7,7 +7,7 @@ source within a 4 KiB page. Large values are summed chunk by chunk, each while s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ SMALL_BYTES = 16 << 10
 """Below this, one slice assignment, which keeps the GIL."""
 CHUNK_BYTES = 1 << 20
 """Copied, and then summed. Copies of so many bytes go past the caches where copying.c was built."""
+
+
+def do_nothing() -> None: ...
 
 
 class Copying:
@@ -46,16 +49,22 @@ class Copying:
         else:
             self._copy_past_caches(_address(to), _address(came_from), to.size)
 
-    def copy_and_checksum(self, destination: memoryview, source: Bytes) -> int:
+    def copy_and_checksum(
+        self, destination: memoryview, source: Bytes, before_last: Callable[[], None] = do_nothing
+    ) -> int:
         """Like `copy`; returns the xxh3-64 of the bytes. Of a source that changes meanwhile it may
-        be that of others than were copied."""
+        be that of others than were copied. Calls `before_last` when the last CHUNK_BYTES are
+        due."""
         if destination.nbytes < CHUNK_BYTES:
+            before_last()
             self.copy(destination, source)
             return xxh3_64_intdigest(destination)
         target, origin = flat_pair(destination, source)
         hasher = xxh3_64()
         for start in range(0, len(target), CHUNK_BYTES):
             chunk = slice(start, start + CHUNK_BYTES)
+            if chunk.stop >= len(target):
+                before_last()
             self.copy(target[chunk], origin[chunk])
             hasher.update(self.left_in_cache(target[chunk], origin[chunk]))
         return hasher.intdigest()

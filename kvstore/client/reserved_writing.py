@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import groupby
 
-from moontide.transfer import Bytes, CopyHelper
+from moontide.transfer import Bytes, CopyHelper, do_nothing
 
 from .. import wire
 from ..errors import StoreError
@@ -21,7 +22,7 @@ from .batches import MAX_VALUE_BYTES, batches
 from .connections.attachment import Attachment, SegmentTaken
 from .connections.link import Answer, Link
 from .connections.writes import RunningWrites
-from .copies import Copies, SummedCopies
+from .copies import Copies, SummedCopies, index_of_last
 from .deadline import Deadline
 from .granted import GrantedMemory
 from .put_options import PutOptions
@@ -156,17 +157,20 @@ class ReservedWriter:
         copies = self._copies_for(answer.attachment)
         sums = [0] * len(values)
         mapped = [index for index, space in enumerate(spaces) if space.writable]
+        sizes = [len(values[index]) for index in mapped]
+        last = index_of_last(sizes)
 
         def fill(position: int) -> None:
             index = mapped[position]
             space, value = spaces[index], values[index]
             answer.attachment.prepare(space.segment, space.offset, len(value))
             target = segments[space.segment][space.offset : space.offset + len(value)]
-            sums[index] = copies.copy(target, value)
+            due = announce if position == last else do_nothing
+            sums[index] = copies.copy(target, value, due)
 
+        announce = partial(self._link.announce, answer.connection)
         with self._writes.of(answer.connection):  # in which no request may be made
-            num_bytes = sum([len(values[index]) for index in mapped])
-            self._helper.share(fill, len(mapped), num_bytes)
+            self._helper.share(fill, len(mapped), sum(sizes))
         for index, (space, value) in enumerate(zip(spaces, values, strict=True)):
             if not space.writable:
                 message = wire.Write(space.slot, space.generation, 0)

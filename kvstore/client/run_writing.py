@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from moontide.transfer import Bytes, CopyHelper, copy
+from moontide.transfer import Bytes, CopyHelper, copy, do_nothing
 from moontide.transfer.types import PAGE_BYTES, align_up
 
 from .. import wire
@@ -26,7 +26,7 @@ from .connections.attachment import SegmentTaken
 from .connections.frames import OwnerLost
 from .connections.link import Link
 from .connections.writes import RunningWrites
-from .copies import Copies
+from .copies import LEAST_ANNOUNCED_BYTES, Copies, index_of_last
 from .deadline import Deadline
 from .granted import GrantedMemory
 from .locations import Spans
@@ -142,7 +142,8 @@ class RunWriter:
         space, size = run.space, len(value)
         begin = run.front if size < PAGE_BYTES else align_up(run.front, PAGE_BYTES)
         try:
-            checksum = self._fill(run, begin, size, partial(self._copy, value), deadline)
+            copy = partial(self._copy, value, self._announcement(run, size))
+            checksum = self._fill(run, begin, size, copy, deadline)
             try:
                 message = wire.CommitRun(
                     space.slot,
@@ -184,7 +185,7 @@ class RunWriter:
         """The run is given back, if not `_may_be_overtaken`; given up when anything goes wrong."""
         space, begin = run.space, batch.begin(run.front)
         try:
-            copy_all = partial(self._copy_all, batch)
+            copy_all = partial(self._copy_all, batch, self._announcement(run, batch.num_bytes))
             checksums = self._fill(run, begin, batch.num_bytes, copy_all, deadline)
             try:
                 message = wire.CommitRun(
@@ -239,13 +240,23 @@ class RunWriter:
             _let_go(run)
             raise
 
-    def _copy(self, value: Bytes, target: memoryview) -> int:
-        """The checksum."""
-        return self._copies.copy(target, value)
+    def _announcement(self, run: Run, num_bytes: int) -> Callable[[], None]:
+        """Wakes the daemon while the last of them are copied."""
+        if num_bytes < LEAST_ANNOUNCED_BYTES:
+            return do_nothing
+        return partial(self._link.announce, run.connection)
 
-    def _copy_all(self, batch: Batch, target: memoryview) -> list[int]:
+    def _copy(self, value: Bytes, before_last: Callable[[], None], target: memoryview) -> int:
+        """The checksum."""
+        return self._copies.copy(target, value, before_last)
+
+    def _copy_all(
+        self, batch: Batch, before_last: Callable[[], None], target: memoryview
+    ) -> list[int]:
         """Values to their places; their checksums."""
         values, sizes, offsets = batch.values, batch.sizes, batch.offsets
+        if max(sizes) < SMALL_VALUE_BYTES:
+            before_last()
         if batch.is_packed and len(values) > 1:
             joined = batch.joined()
             copy(target[: len(joined)], joined)
@@ -258,10 +269,12 @@ class RunWriter:
                 place[:] = value
             return self._copies.sums(places)
         sums = [0] * len(values)
+        last = index_of_last(sizes)
 
         def fill(index: int) -> None:
-            start = offsets[index]
-            sums[index] = self._copies.copy(target[start : start + sizes[index]], values[index])
+            start, due = offsets[index], before_last if index == last else do_nothing
+            place = target[start : start + sizes[index]]
+            sums[index] = self._copies.copy(place, values[index], due)
 
         self._helper.share(fill, len(values), batch.num_bytes)
         return sums

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -43,6 +44,8 @@ MAX_REPLY_ITEMS = 16384
 LEAST_PROGRESS_BYTES = 64 << 10
 """What has to move within the stall limit while a frame or a reply is under way."""
 GREETING_BODY_BYTES = 4096
+LEAST_ANNOUNCED_BYTES = 1 << 20
+"""Who has reserved so much copies first, with a second thread if a core is free."""
 DECODED_RATIO = 16
 """What a request takes in memory for each byte of its body, at most: a list of short keys."""
 
@@ -88,6 +91,7 @@ class Session:
         self._progress = self._opened = time.monotonic()
         self._moved_bytes = 0  # since then
         self._served_at = 0.0
+        self._last_request: wire.Request | None = None
 
     def start(self) -> None:
         if self._visitor.nonce is not None:
@@ -176,7 +180,17 @@ class Session:
         if self._peer is None or self._is_under_way() or not self._serve_quickly(end):
             self._take_full_turn(end)
         self._flush_due = False
-        self._served_at = self._vigil.served(begin - self._served_at)
+        self._look_for_the_next(begin)
+
+    def _look_for_the_next(self, begin: float) -> None:
+        """The turn that began then is over."""
+        last = self._last_request
+        if isinstance(last, wire.NoteUse) and last.is_announcement:
+            self._vigil.served(0.0)
+        elif isinstance(last, wire.Reserve) and sum(last.sizes) >= LEAST_ANNOUNCED_BYTES:
+            self._served_at = self._vigil.served(math.inf)
+        else:
+            self._served_at = self._vigil.served(begin - self._served_at)
 
     def _serve_quickly(self, end: float) -> bool:
         """The common case, without queues and their accounts, which would cost more than the
@@ -339,6 +353,7 @@ class Session:
     def _answer(self, header: wire.FrameHeader, message: wire.Request) -> Answer:
         """Of a greeted peer. A refused request's payload is thrown away."""
         assert self._peer is not None
+        self._last_request = message
         try:
             if header.body_bytes > wire.SMALL_BODY_BYTES:
                 self._memory.take(DECODED_RATIO * header.body_bytes)

@@ -282,12 +282,16 @@ class CommitRun(Message, frozen=True, tag=28):
 class NoteUse(Message, frozen=True, tag=29):
     """Since version 2; never answered. What this client has read without asking (touched and
     counted like a lookup's hits; generations that are gone are skipped), and tickets of which it
-    releases the pins (see Unpin)."""
+    releases the pins (see Unpin). An empty one announces a request: the daemon may wake up."""
 
     slots: bytes  # u32 LE each
     generations: bytes  # u32 LE each
     read_bytes: int = 0
     tickets: list[bytes] = msgspec.field(default_factory=list)
+
+    @property
+    def is_announcement(self) -> bool:
+        return not (self.slots or self.tickets)
 
 
 class Prefetch(Message, frozen=True, tag=30):

@@ -131,6 +131,17 @@ def test_a_value_is_copied_and_summed_whole(helper: CopyHelper, size: int) -> No
     assert target == source
 
 
+@pytest.mark.parametrize("size", [0, 100, PIECE_BYTES + 1, 2 * LEAST_SHARED_BYTES])
+@pytest.mark.parametrize("method", ["copy", "copy_and_checksum"])
+def test_it_tells_once_that_the_last_piece_is_due(
+    helper: CopyHelper, method: str, size: int
+) -> None:
+    target = memoryview(bytearray(size))
+    last: list[bytes] = []
+    getattr(helper, method)(target, b"x" * size, lambda: last.append(bytes(target[-1:])))
+    assert last == [b"\0"[:size]]  # which was not copied yet
+
+
 def test_a_value_must_fit_its_destination(helper: CopyHelper) -> None:
     for copy in (helper.copy, helper.copy_and_checksum):
         with pytest.raises(ValueError, match=f"copy of 3 bytes into {LEAST_SHARED_BYTES}"):

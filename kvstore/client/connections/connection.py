@@ -27,6 +27,7 @@ _MOST_SLACK = 1 + LIMIT_SLACK_RATIO
 _serials = itertools.count(1)
 _BRINGS_DESCRIPTOR = (wire.Hello, wire.MapSegment)
 _NO_PAYLOAD = memoryview(b"")
+_ANNOUNCEMENT = wire.NoteUse(b"", b"")
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -141,6 +142,12 @@ class Connection:
     def note(self, message: wire.NoteUse) -> None:
         """Queues a request that has no reply; it goes with `flush` or the next request."""
         self.writer.tell(message)
+
+    def announce(self) -> None:
+        """A request follows: the daemon may look for it already. Raises ConnectionLost."""
+        if self.welcome.poll_seconds:
+            self.writer.tell(_ANNOUNCEMENT)
+            self.flush()
 
     def flush(self) -> None:
         """Sends of what is queued what the socket takes at once. Raises ConnectionLost."""

@@ -196,6 +196,19 @@ class Link:
             finally:
                 self._lock.release()
 
+    def announce(self, connection: int) -> None:
+        """A request over `connection` follows soon: the daemon wakes up meanwhile. Without
+        waiting."""
+        if take(self._lock):
+            try:
+                current = self._connection
+                if current is not None and current.serial == connection:
+                    current.announce()
+            except ConnectionLost:
+                self._drop()
+            finally:
+                self._lock.release()
+
     def check_usable(self) -> None:
         """Raises ForkedClient in a forked child, InvalidRequest after close."""
         if self._forked:

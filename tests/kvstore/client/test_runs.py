@@ -73,6 +73,23 @@ def test_many_entries_are_committed_while_others_are_copied(
         assert client.get_many([key for key, _ in items]) == [value for _, value in items]
 
 
+@pytest.mark.parametrize(
+    ("count", "size", "announced"),
+    [(1, 4096, 0), (1, 1 << 20, 1), (1, 4 << 20, 1), (32, 1000, 0), (32, 64 << 10, 1)],
+)
+def test_large_puts_are_announced_once(
+    daemon: StoreProcess, count: int, size: int, announced: int
+) -> None:
+    """So that the daemon is awake when what was copied is to be committed."""
+    items = [(f"k{number}", bytes(size)) for number in range(count)]
+    with client_of(daemon) as client:
+        client.put_many(items)  # from now on there is a run
+        before = requests(client, "NoteUse")
+        results = client.put_many(items, if_exists="replace")
+        assert {result.status for result in results} == {PutStatus.STORED}
+        assert requests(client, "NoteUse") - before == announced
+
+
 def test_large_calls_take_several_messages(daemon: StoreProcess) -> None:
     """Of more entries than one may name, and more bytes than a segment has."""
     with client_of(daemon) as client:
