@@ -30,6 +30,8 @@ REMEMBERED_DROPS = 4096
 MAX_EXPIRED_AT_ONCE = 1 << 12
 LEAST_BULK = 256
 """Entries that end together from which on they are freed by columns."""
+WORTH_A_SCAN = 1 << 14
+"""Extents of a segment that end together, more than which cost more than a look at every slot."""
 MAX_ANCESTORS = 4096
 TICKS_PER_SECOND = 10
 
@@ -432,24 +434,31 @@ class Entries(EntryEvents):
         self.pool.release_extent(segment, offset, taken)
 
     def _free_many(self, slots: NDArray[np.int64]) -> None:
-        """As `free` of each. A segment that loses most of its extents gets a new allocator."""
+        """As `free` of each. A segment that loses all its extents, or most of very many, gets a new
+        allocator."""
         rows = self.catalog.table.rows()
-        places, offsets = rows[slots, PLACE], rows[slots, OFFSET]
-        taken = self.catalog.occupied_of(slots)
+        places = (rows[slots, PLACE] >> 32).astype(np.int64)
+        offsets, taken = rows[slots, OFFSET].astype(np.int64), self.catalog.occupied_of(slots)
         self.catalog.forget(slots)
-        owners = rows[:, PLACE] >> 32
-        used = rows[:, HEAD] & 0xFF != 0
-        for segment in np.unique(places >> 32).tolist():
-            gone = np.flatnonzero(places >> 32 == segment)
-            left = np.flatnonzero(used & (owners == segment))
-            if len(left) < len(gone):
-                spans = self.catalog.occupied_of(left).tolist()
-                self.pool.keep_only(
-                    segment, [*zip(rows[left, OFFSET].tolist(), spans, strict=True)]
-                )
+        for segment in np.unique(places).tolist():
+            gone = np.flatnonzero(places == segment)
+            if taken[gone].sum() == self.pool.segments[segment].allocator.used_bytes:
+                self.pool.keep_only(segment, [])
                 continue
-            for begin, stop in _joined(offsets[gone].astype(np.int64), taken[gone]):
+            if len(gone) >= WORTH_A_SCAN:
+                left = self._left_in(segment)
+                if len(left) < len(gone):
+                    self.pool.keep_only(segment, left)
+                    continue
+            for begin, stop in _joined(offsets[gone], taken[gone]):
                 self.pool.release_extent(segment, begin, stop - begin)
+
+    def _left_in(self, segment: int) -> list[tuple[int, int]]:
+        """(offset, occupied bytes) of what lies in a segment. Looks at every slot."""
+        rows = self.catalog.table.rows()
+        slots = np.flatnonzero((rows[:, HEAD] & 0xFF != 0) & (rows[:, PLACE] >> 32 == segment))
+        spans = self.catalog.occupied_of(slots).tolist()
+        return list(zip(rows[slots, OFFSET].tolist(), spans, strict=True))
 
     def set_state(self, slot: int, state: SlotState) -> None:
         position = slot * WORDS + HEAD

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..keys import BLOCK_KEY_BYTES, block_key_of, is_block
 from ..slots import HEAD, PLACE, WORDS, SlotState
 from .catalog import STRINGS
+from .cheapest import Cheapest
 from .entries import TICKS_PER_SECOND, DropReason, Entries
 from .eviction import OUT
 from .namespaces import Namespaces
@@ -80,18 +81,20 @@ class Eviction:
             pass
 
     def _plan(self) -> Iterator[None]:
-        parts = []
+        found: list[Slots] = []
+        cheapest, num_bytes = Cheapest(), self._scope.num_bytes
         for slots in self._candidates():
-            parts.append(self._matching(slots))
+            matching = self._matching(slots)
+            if num_bytes is None:
+                found.append(matching)
+            else:
+                taken = self._catalog.occupied_of(matching)
+                cheapest.add(matching, self._worth(matching), taken)
             yield
-        found = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        if self._scope.num_bytes is not None:
-            found = found[found < self._catalog.table.num_slots]
-            found = self._coldest(found, self._scope.num_bytes)
-            yield
+        if num_bytes is not None:
+            yield from cheapest.choose(num_bytes, found)
         blocks: set[bytes] = set()
-        for start in range(0, len(found), LOOKED_AT_ONCE):
-            part = found[start : start + LOOKED_AT_ONCE]
+        for part in found:
             self._choose(self._matching(part), blocks)  # slots may have other entries by now
             yield
 
@@ -134,20 +137,16 @@ class Eviction:
             or (is_block(entry) and entry[:_BLOCK_ID_BYTES] in wanted)
         )
 
-    def _coldest(self, slots: Slots, num_bytes: int) -> Slots:
-        """No more than are needed for so many bytes."""
-        pool, catalog = self._entries.pool, self._catalog
-        numbers = {arena: number for number, arena in enumerate(pool.all_arenas())}
-        of_segment = [numbers[s.arena] if s.arena is not None else -1 for s in pool.segments]
-        places = (catalog.table.rows()[slots, PLACE] >> 32).astype(np.int64)
-        writers = np.array(of_segment, np.int64)[places]
+    def _worth(self, slots: Slots) -> NDArray[np.float64]:
+        pool = self._entries.pool
+        places = (self._catalog.table.rows()[slots, PLACE] >> 32).astype(np.int64)
         worth = np.zeros(len(slots))
-        for arena, number in numbers.items():
-            mine = writers == number
+        for index in np.unique(places).tolist():
+            arena = pool.segments[index].arena
+            assert arena is not None, f"entries lie in segment {index}, which is free"
+            mine = places == index
             worth[mine] = arena.policy.worth(slots[mine])
-        slots = slots[np.argsort(worth, kind="stable")]
-        taken = catalog.occupied_of(slots)
-        return slots[np.cumsum(taken) - taken < num_bytes]
+        return worth
 
     def _choose(self, slots: Slots, blocks: set[bytes]) -> None:
         """`blocks`: keys of those that count already."""

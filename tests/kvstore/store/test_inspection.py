@@ -229,3 +229,23 @@ def test_what_is_pinned_or_replaced_while_an_eviction_runs_stays(
     ]
     assert node.get(owner, "k3") == b"new"
     node.check()
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1 << 13])
+@pytest.mark.parametrize("num_bytes", [0, 1, 128, 1300, 1 << 30])
+def test_bytes_to_evict_are_the_coldest_however_they_are_looked_at(
+    node: Node, monkeypatch: pytest.MonkeyPatch, at_once: int, num_bytes: int
+) -> None:
+    monkeypatch.setattr(scoped_eviction, "LOOKED_AT_ONCE", at_once)
+    owner = node.connect()
+    names = [f"k{index}" for index in range(20)]
+    for name in names:
+        node.put(owner, name, bytes(128))
+    for name in names[:5]:  # these become the hottest
+        assert node.get(owner, name) == bytes(128)
+    eviction = node.store.evict(EvictScope(num_bytes=num_bytes), node.now)
+    count = min(-(-num_bytes // 128), len(names))
+    assert eviction.takes.entries == count
+    assert sum(eviction.carry_out()) == count
+    order = names[5:] + names[:5]
+    assert node.has(*order) == [False] * count + [True] * (len(names) - count)
