@@ -56,6 +56,7 @@ class Space:
         self._counters = counters
         self._unpurged: list[int] = []
         self._index_bytes = index.file_bytes()  # when the last region was opened
+        self._allowance = _Allowance(0, 0)
         self.removed: list[EntryRecord] = []
 
     def can_ever_fit(self, item: Item) -> bool:
@@ -164,12 +165,9 @@ class Space:
         self._create()
         ahead = size + self._index_growth()
         self._index_bytes = self._index.file_bytes()
-        budget = _Budget(
-            num_bytes=min(size // 2, size - PAGE_BYTES - needed),
-            num_records=self._settings.region_records // 2,
-        )
+        self._allowance.renew(size, size - PAGE_BYTES - needed, self._settings.region_records)
         while self._lacks_room_for(ahead) and (victim := self._regions.oldest()) is not None:
-            self._carry_over(victim, budget)
+            self._carry_over(victim)
             self._unpurged.append(victim.id)
             self._regions.recycle(victim)
             self.purge()
@@ -210,15 +208,16 @@ class Space:
         self._regions.remove(region)
         self.purge()
 
-    def _carry_over(self, region: Region, budget: _Budget) -> None:
-        """Writes the hot entries of a region anew into the active one, within `budget`."""
+    def _carry_over(self, region: Region) -> None:
+        """Writes the hot entries of a region anew into the active one, as many as are allowed."""
+        allowance = self._allowance
         try:
-            for items in self._hot_items(region, budget.num_records):
-                carried = items[: fitting(items, budget.num_bytes)]
+            for items in self._hot_items(region, allowance.num_records):
+                carried = items[: fitting(items, allowance.num_bytes)]
                 if carried:
                     self._log.commit(carried)
-                    budget.num_bytes -= batch_bytes(carried)
-                    budget.num_records -= len(carried)
+                    allowance.num_bytes -= batch_bytes(carried)
+                    allowance.num_records -= len(carried)
                     self._counters.reinserted += len(carried)
                 if len(carried) < len(items):
                     break
@@ -250,11 +249,18 @@ class Space:
 
 
 @dataclass(slots=True)
-class _Budget:
-    """What may still be carried over."""
+class _Allowance:
+    """What may be carried over: half of what is written, since each region that is opened adds
+    half a region. What one does not need is left to those after it, up to a region: hot entries
+    lie together."""
 
     num_bytes: int
     num_records: int
+
+    def renew(self, region_bytes: int, most_bytes: int, region_records: int) -> None:
+        """A region is opened that takes `most_bytes`, and at least one record besides."""
+        self.num_bytes = min(self.num_bytes + region_bytes // 2, most_bytes)
+        self.num_records = min(self.num_records + region_records // 2, region_records - 1)
 
 
 def _stored_bytes(region: Region, record: EntryRecord) -> memoryview:

@@ -152,6 +152,34 @@ def test_half_a_region_of_hot_pages_outlives_it(open_tier: OpenTier) -> None:
     assert None not in rig.tier.locate(hot)
 
 
+def test_more_than_half_a_region_of_hot_pages_outlives_it_after_cold_regions(
+    open_tier: OpenTier,
+) -> None:
+    """Hot entries lie together; what cold regions did not need is theirs."""
+    rig = open_tier(capacity_bytes=16 * MIB)
+    start, results = 0, list[bool]()
+
+    def put_cold(count: int) -> None:
+        nonlocal start
+        rig.put_many(names(start, start + count, prefix="cold"))
+        start += count
+
+    while not rig.removed:
+        put_cold(50)
+    hot = names(0, 340)
+    for first in range(0, len(hot), 20):
+        for entry in hot[first : first + 20]:
+            assert rig.submit(entry, content(entry, extents=1), results.append)
+        rig.hurry()
+        put_cold(1)
+    assert results == [True] * len(hot)
+    rig.tier.touch(hot)
+    after = names(start - 1, start, prefix="cold")
+    while rig.tier.locate(after) != [None]:
+        put_cold(50)
+    assert None not in rig.tier.locate(hot)
+
+
 def test_hot_entries_alone_cannot_stop_the_log(open_tier: OpenTier) -> None:
     rig = open_tier(capacity_bytes=8 * MIB)
     for start in range(0, 2000, 100):
