@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..contestants import Contestant, driver_command
+from ..drivers.store.nvme import BATCH
 from ..report import Row, Spread, ratio_interval
+from ..rounds import LIMIT, OURS, Contestants, Say
 from .cases import MiB
-from .contestants import Contestant, driver_command
 from .daemon import running_daemon
-from .drivers.nvme import BATCH
-from .rounds import LIMIT, OURS, Contestants, Say
 from .rows import GIGABYTE
 
 BLOCK_BYTES = MiB
@@ -52,7 +52,10 @@ class Burst:
             Contestants(self.say) as contestants,
         ):
             own = {**settings, **daemon.settings(), "checksums": "on"}
-            for name, module, given in ((OURS, "ours", own), (LIMIT, "limits", settings)):
+            for name, module, given in (
+                (OURS, "store.ours", own),
+                (LIMIT, "store.limits", settings),
+            ):
                 log = self.directory / f"nvme-{name}.log"
                 contestants.enter(Contestant(name, driver_command(module), log), given)
             yield contestants

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .drivers.timing import ring_bytes
+from ..drivers.store.timing import ring_bytes
 
 Checksums = Literal["on", "off"]
 KiB = 1 << 10

@@ -10,15 +10,17 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ...service import CommandFailed, Size, guarded
+from ...service import CommandFailed, guarded
 from ...store.eviction import POLICIES, EvictionName
+from ..flags import size_of, sizes_of
+from ..peers import chosen_peers, default_peer_dir
+from ..table import show
 from ..traces.daemon_replay import DaemonSizes
 from ..traces.plan import TracePlan, run_trace
 from .cases import SIZES, Budget, MiB
 from .many_entries import whole_keys
-from .peers import PEERS, default_peer_dir
+from .peers import PEERS
 from .plan import CALL_GROUPS, OWN_COURSE, Plan, run_plan
-from .table import show
 
 QUICK_SIZES = (SIZES[0], SIZES[2], SIZES[4])
 QUICK_KEYS = 100_000
@@ -147,12 +149,12 @@ def _plan(flags: Mapping[str, Any]) -> Plan:
         rounds, keys = min(rounds, QUICK_ROUNDS), min(keys, QUICK_KEYS)
     sizes = QUICK_SIZES if flags["quick"] else SIZES
     return Plan(
-        against=_peers(flags["against"]),
+        against=chosen_peers(flags["against"], PEERS),
         groups=flags["groups"] or (*CALL_GROUPS, *OWN_COURSE),
-        sizes=tuple(_size(size) for size in flags["sizes"].split(",") if size) or sizes,
-        budget=Budget(rounds=rounds, pool_bytes=_size(flags["dram"])),
+        sizes=sizes_of(flags["sizes"]) or sizes,
+        budget=Budget(rounds=rounds, pool_bytes=size_of(flags["dram"])),
         num_keys=whole_keys(keys),
-        nvme_dram_bytes=_size(flags["nvme_dram"]),
+        nvme_dram_bytes=size_of(flags["nvme_dram"]),
         largest_bytes=LARGEST_MIXED_BYTES,
         peer_dir=flags["peer_dir"] or default_peer_dir(),
         directory=flags["directory"],
@@ -167,21 +169,6 @@ def _trace_plan(flags: Mapping[str, Any]) -> TracePlan:
         through=flags["through"],
         directory=flags["directory"],
     )
-
-
-def _peers(against: str) -> tuple[str, ...]:
-    names = tuple(name for name in against.split(",") if name)
-    for name in names:
-        if name not in PEERS:
-            raise CommandFailed(f"--against names {name!r}; known are {', '.join(PEERS)}")
-    return names
-
-
-def _size(text: str) -> int:
-    try:
-        return int(Size.parse(text))
-    except ValueError as error:
-        raise CommandFailed(str(error)) from error
 
 
 def _say(text: str) -> None:

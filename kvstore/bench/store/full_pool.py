@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..report import Row, Spread
+from ..rounds import LIMIT, OURS, Contestants
 from .cases import Budget, MiB
-from .rounds import LIMIT, OURS, Contestants
 
 LARGEST_PUTS = 8
 FULL_POOLS = 3

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..report import Row, Spread, ratio_interval
+from ..rounds import LIMIT, OURS, Answers, Contestants
 from .cases import Budget, exists_case
 from .peers import PEERS
-from .rounds import LIMIT, OURS, Answers, Contestants
 from .rows import call_row
 
 SMALL_BYTES = 1 << 10

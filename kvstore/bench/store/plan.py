@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ...service import CommandFailed, Size
+from ..contestants import Contestant, ContestantFailed, driver_command
+from ..drivers.store.timing import RING_CALLS
 from ..report import Report, Row, load_average, shared_huge_pages
+from ..rounds import LIMIT, OURS, Contestants, Say
 from .burst import Burst
 from .cases import Budget, Case, Checksums, area_bytes, call_cases
-from .contestants import Contestant, ContestantFailed, driver_command
 from .daemon import running_daemon
-from .drivers.timing import RING_CALLS
 from .full_pool import full_pool_rows
 from .many_entries import FILL_BATCH, SMALL_BYTES, ManyEntries
-from .rounds import LIMIT, OURS, Contestants, Say, measure
+from .measuring import measure
+from .peers import PEERS
 from .rows import call_row
 
 CALL_GROUPS = ("single", "batch", "view", "cold")
@@ -129,11 +131,13 @@ def _enter_all(
     contestants: Contestants, plan: Plan, directory: Path, begin: Mapping[str, Any]
 ) -> None:
     contestants.enter(_ours(directory), begin)
-    contestants.enter(Contestant(LIMIT, driver_command("limits"), directory / "limits.log"), begin)
+    contestants.enter(
+        Contestant(LIMIT, driver_command("store.limits"), directory / "limits.log"), begin
+    )
     directories = {"peers": plan.peer_dir, "logs": directory}
     for name in plan.against:
-        contestants.enter_peer(name, directories, begin)
+        contestants.enter_peer(name, PEERS[name], directories, begin)
 
 
 def _ours(directory: Path) -> Contestant:
-    return Contestant(OURS, driver_command("ours"), directory / "ours.log")
+    return Contestant(OURS, driver_command("store.ours"), directory / "ours.log")

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from ..report import Row, Spread, ratio_interval
+from ..rounds import LIMIT, OURS, Answers
 from .cases import Case
-from .rounds import LIMIT, OURS, Answers
 
 MICROSECONDS = 1e6
 GIGABYTE = 1e9

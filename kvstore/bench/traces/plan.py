@@ -10,7 +10,7 @@ from typing import Literal
 from ...store.eviction import EvictionName
 from ...types import Tier
 from ..report import Report, Row, Spread, load_average
-from ..store.rounds import Say
+from ..rounds import Say
 from .daemon_replay import DaemonReplayed, DaemonSizes, replay_through_daemon
 from .replay import Replayed, replay_policy
 from .trace import TraceRequest, read_trace

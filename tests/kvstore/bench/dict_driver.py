@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moontide.kvstore.bench.store.drivers.contract import Area
-from moontide.kvstore.bench.store.drivers.serving import Driver, serve
+from moontide.kvstore.bench.drivers.areas import Area
+from moontide.kvstore.bench.drivers.serving import Driver, serve
+from moontide.kvstore.bench.drivers.store.timing import Bench
 
 
 class DictStore:
@@ -61,10 +62,11 @@ def begin(request: Mapping[str, Any]) -> Driver:
         raise RuntimeError("no licence")
     stores = {"forgetful": Forgetful, "lossy": Lossy}
     print("a library's chatter")  # to stderr, whatever the library thinks
+    bench = Bench(stores.get(fault, DictStore)(), request["area_bytes"])
     return Driver(
         "1.0",
-        stores.get(fault, DictStore)(),
-        operations={
+        {
+            **bench.operations(),
             "crash": lambda _: os._exit(3),
             "hang": lambda _: time.sleep(600),
             "noise": lambda _: os.write(answers, b"?\n"),

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from moontide.kvstore.bench.store.cases import Budget, call_cases, exists_case
-from moontide.kvstore.bench.store.contestants import (
+from moontide.kvstore.bench.contestants import (
     Contestant,
     ContestantFailed,
     driver_command,
 )
-from moontide.kvstore.bench.store.rounds import LIMIT, OURS, Contestants, measure
+from moontide.kvstore.bench.rounds import LIMIT, OURS, Contestants
+from moontide.kvstore.bench.store.cases import Budget, call_cases, exists_case
+from moontide.kvstore.bench.store.measuring import measure
 
 DRIVER = Path(__file__).with_name("dict_driver.py")
 SETTINGS = {"pool_bytes": 1 << 20, "area_bytes": 1 << 20}
@@ -128,14 +129,14 @@ def test_without_ours_there_is_no_measurement(start: StartContestant) -> None:
 
 def test_a_peers_interpreter_runs_a_driver_without_our_packages(tmp_path: Path) -> None:
     """`limits` stands for a peer: its own folder is all it needs."""
-    command = driver_command("limits", Path(sys.executable))
+    command = driver_command("store.limits", Path(sys.executable))
     with closing(Contestant("peer", command, tmp_path / "log")) as contestant:
         contestant.begin(SETTINGS, ANSWER_SECONDS)
         assert len(contestant.ask({"do": "get", **SMALL}, ANSWER_SECONDS)) == SMALL["calls"]
 
 
 def test_limits_are_copies_round_trips_and_the_disk(tmp_path: Path) -> None:
-    with closing(Contestant(LIMIT, driver_command("limits"), tmp_path / "log")) as limit:
+    with closing(Contestant(LIMIT, driver_command("store.limits"), tmp_path / "log")) as limit:
         limit.begin(SETTINGS, ANSWER_SECONDS)
         trips = limit.ask({"do": "round_trip", **SMALL}, ANSWER_SECONDS)
         assert len(trips) == SMALL["calls"]

@@ -10,7 +10,7 @@ import pytest
 from moontide.kvstore.bench import Report, Row, Spread
 from moontide.kvstore.bench.store.cases import SIZES, Budget, area_bytes, call_cases
 from moontide.kvstore.bench.store.rows import call_row, percentile
-from moontide.kvstore.bench.store.table import show
+from moontide.kvstore.bench.table import show
 
 CASE = next(case for case in call_cases([1 << 20]) if case.name == "put")
 

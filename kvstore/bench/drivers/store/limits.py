@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .contract import Area, Failed
-from .serving import Driver, serve
-from .timing import Clock, filled
+from ..areas import Area, filled
+from ..contract import Failed
+from ..serving import Driver, serve
+from .timing import Bench, Clock
 
 MESSAGE_BYTES = 64
 
@@ -141,10 +142,11 @@ def begin(request: Mapping[str, Any]) -> Driver:
     echo = Echo()
     disk = Disk()
     assert threading.active_count() == 1  # no thread may live at a fork
+    bench = Bench(Copies(request["pool_bytes"]), request["area_bytes"])
     return Driver(
         f"Python {platform.python_version()}",
-        Copies(request["pool_bytes"]),
-        operations={
+        {
+            **bench.operations(),
             "round_trip": echo.round_trips,
             "direct_write": disk.write,
             "direct_read": disk.read,

@@ -9,28 +9,35 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .contract import Store
-from .timing import Areas, Bench
+from .contract import Failed
 
 Request = Mapping[str, Any]
 Operation = Callable[[Request], Any]
 
 
 class Driver:
-    """A store, and what else its driver can be asked."""
+    """What a contestant can be asked, by name."""
 
     def __init__(
         self,
         version: str,
-        store: Store,
+        operations: Mapping[str, Operation],
         *,
-        operations: Mapping[str, Operation] | None = None,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self.version = version
-        self.store = store
-        self.operations = dict(operations or {})
         self.close = close
+        self._operations = operations
+
+    def answer(self, request: Request) -> Any:
+        """What the operation gives, its garbage collected before. Raises Failed, and whatever a
+        peer's library raises."""
+        operation = self._operations.get(request["do"])
+        if operation is None:
+            raise Failed(f"{request['do']!r} is nothing that can be asked here")
+        gc.collect()
+        gc.freeze()
+        return operation(request)
 
 
 def serve(begin: Callable[[Request], Driver]) -> None:
@@ -42,12 +49,10 @@ def serve(begin: Callable[[Request], Driver]) -> None:
     requests = (json.loads(line) for line in sys.stdin)
     driver = None
     try:
-        first = next(requests)
-        driver = _begin(begin, first, answers.write)
+        driver = _begin(begin, next(requests), answers.write)
         answers.flush()
         if driver is not None:
-            areas = Areas(first["area_bytes"])
-            for answer in _answers(driver, areas, requests):
+            for answer in _answers(driver, requests):
                 answers.write(answer)
                 answers.flush()
     finally:
@@ -67,19 +72,12 @@ def _begin(
     return driver
 
 
-def _answers(driver: Driver, areas: Areas, requests: Iterator[Request]) -> Iterator[str]:
-    bench = Bench(driver.store, areas)
+def _answers(driver: Driver, requests: Iterator[Request]) -> Iterator[str]:
     for request in requests:
         try:
-            yield json.dumps({"ok": _answer(driver, bench, request)}) + "\n"
+            yield json.dumps({"ok": driver.answer(request)}) + "\n"
         except Exception as error:  # noqa: BLE001 - as above
             yield _error(error)
-
-
-def _answer(driver: Driver, bench: Bench, request: Request) -> Any:
-    gc.collect()
-    gc.freeze()
-    return driver.operations.get(request["do"], bench.run)(request)
 
 
 def _error(error: Exception) -> str:

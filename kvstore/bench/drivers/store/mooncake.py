@@ -10,10 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .contract import Area, Failed, foreign
+from ..areas import Area
+from ..contract import Failed, foreign
+from ..server import Server
+from ..serving import Driver, serve
 from .memory import anonymous_bytes
-from .server import Server
-from .serving import Driver, serve
+from .timing import Bench
 
 PACKAGE = "mooncake-transfer-engine-non-cuda"
 HOST = "127.0.0.1"
@@ -85,10 +87,10 @@ def begin(request: Mapping[str, Any]) -> Driver:
         store.close()
         master.close()
 
+    bench = Bench(Mooncake(store), request["area_bytes"])
     return Driver(
         metadata.version(PACKAGE),
-        Mooncake(store),
-        operations={"memory": lambda _: anonymous_bytes(master.pid)},
+        {**bench.operations(), "memory": lambda _: anonymous_bytes(master.pid)},
         close=close,
     )
 

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .contract import Area, Failed, foreign
+from ..areas import Area
+from ..contract import Failed, foreign
+from ..server import Server
+from ..serving import Driver, serve
 from .memory import anonymous_bytes
-from .server import Server
-from .serving import Driver, serve
+from .timing import Bench
 
 
 class Redis:
@@ -77,10 +79,10 @@ def begin(request: Mapping[str, Any]) -> Driver:
         server.close()
         directory.cleanup()
 
+    bench = Bench(Redis(client), request["area_bytes"])
     return Driver(
         f"{client.info('server')['redis_version']}, redis-py {library.__version__}",
-        Redis(client),
-        operations={"memory": lambda _: anonymous_bytes(server.pid)},
+        {**bench.operations(), "memory": lambda _: anonymous_bytes(server.pid)},
         close=close,
     )
 

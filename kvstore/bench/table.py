@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from ...service import Size
-from ..report import Report, Row, Spread
+from ..service import Size
+from .report import Report, Row, Spread
 from .rounds import LIMIT
 
 HEADLINES = {

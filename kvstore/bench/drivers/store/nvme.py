@@ -9,8 +9,8 @@ from typing import Any
 
 from ....client import StoreClient
 from ....types import PutStatus
-from .contract import Area, Failed
-from .timing import STAMP, filled
+from ..areas import STAMP, Area, filled
+from ..contract import Failed
 
 BATCH = 8
 RETRY_SECONDS = 0.005

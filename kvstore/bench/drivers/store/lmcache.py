@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from .contract import Area, Failed, foreign
-from .serving import Driver, serve
+from ..areas import Area
+from ..contract import Failed, foreign
+from ..serving import Driver, serve
+from .timing import Bench
 
 
 class LocalCpu:
@@ -72,7 +74,8 @@ class LocalCpu:
 
 
 def begin(request: Mapping[str, Any]) -> Driver:
-    return Driver(metadata.version("lmcache"), LocalCpu(request["pool_bytes"]))
+    bench = Bench(LocalCpu(request["pool_bytes"]), request["area_bytes"])
+    return Driver(metadata.version("lmcache"), bench.operations())
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 from ....client import StoreClient, View, connect
 from ....types import PutStatus
-from .contract import Area, Failed
+from ..areas import Area, filled
+from ..contract import Failed
+from ..serving import Driver, serve
 from .memory import anonymous_bytes, shared_bytes
 from .nvme import Disk
-from .serving import Driver, serve
-from .timing import Clock, filled, ring_bytes
+from .timing import Bench, Clock, ring_bytes
 
 SLOTS = "moontide-slots"
 TOUCH_BYTES = 4 << 20
@@ -169,10 +170,11 @@ def begin(request: Mapping[str, Any]) -> Driver:
         writer.close()
         reader.close()
 
+    bench = Bench(Moontide(writer, reader), request["area_bytes"])
     return Driver(
         metadata.version("moontide"),
-        Moontide(writer, reader),
-        operations={
+        {
+            **bench.operations(),
             "memory": memory,
             "view": views.asked,
             "view_held": views.held,

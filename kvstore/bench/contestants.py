@@ -131,7 +131,7 @@ class Contestant:
 
 
 def driver_command(module: str, python: Path | None = None) -> list[str]:
-    """Runs drivers/MODULE.py in this interpreter, or in a peer's, which has not our packages."""
+    """Runs `drivers.MODULE` in this interpreter, or in a peer's, which has not our packages."""
     if python is None:
         return [sys.executable, "-m", f"{__package__}.drivers.{module}"]
     return [str(python), "-c", _RUN, str(Path(__file__).parent), f"drivers.{module}"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import itertools
 import random
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .contract import Area, Failed, Region, Store
+from ..areas import Area, Areas
+from ..contract import Failed
+from ..serving import Operation
+from .contract import Region, Store
 
 RING_BYTES = 128 << 20
 """Values of one size cycle through so much memory (or 8 calls' worth of small ones)."""
@@ -19,10 +21,7 @@ RING_CALLS = 8
 LEAST_CALLS = 2
 MOST_UNSEEN_CALLS = 100
 """All that they get is put before, outside of what is timed."""
-STAMP = struct.Struct("<Q")
-PATTERN_BYTES = 1 << 20
 LEAST_MIXED_BYTES = 4 << 10
-PAGE = 4096
 
 RingSize = tuple[int, int, int]  # bytes of a value, values of a call, most bytes in all
 
@@ -73,42 +72,17 @@ class Ring:
         return area.view[index * self.num_bytes : (index + 1) * self.num_bytes]
 
 
-class Areas:
-    """Source and target memory of one process, made when first needed."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self._num_bytes = num_bytes
-        self._made: tuple[Area, Area] | None = None
-
-    def of(self, num_bytes: int) -> tuple[Area, Area]:
-        """At least so large. Raises Failed."""
-        if num_bytes > self._num_bytes:
-            raise Failed(f"values of {num_bytes} bytes in an area of {self._num_bytes}")
-        if self._made is None:
-            self._made = filled(self._num_bytes), Area(self._num_bytes)
-        return self._made
-
-
-def filled(num_bytes: int) -> Area:
-    """Bytes that neither compress nor repeat from page to page."""
-    area = Area(num_bytes)
-    pattern = random.Random(1).randbytes(PATTERN_BYTES)
-    for offset in range(0, num_bytes, PATTERN_BYTES):
-        end = min(offset + PATTERN_BYTES, num_bytes)
-        area.view[offset:end] = pattern[: end - offset]
-    for offset in range(0, num_bytes - STAMP.size, PAGE):
-        STAMP.pack_into(area.memory, offset, offset)
-    return area
-
-
 class Bench:
     """The operations every contestant is asked for."""
 
-    def __init__(self, store: Store, areas: Areas) -> None:
+    def __init__(self, store: Store, area_bytes: int) -> None:
         self._store = store
-        self._areas = areas
+        self._areas = Areas(area_bytes)
         self._rings: dict[RingSize, Ring] = {}
-        self._operations: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+
+    def operations(self) -> dict[str, Operation]:
+        """By the name under which each is asked for."""
+        return {
             "put": self.put,
             "get": self.get,
             "get_unseen": self.get_unseen,
@@ -117,12 +91,6 @@ class Bench:
             "mixed": self.mixed,
             "clear": self.clear,
         }
-
-    def run(self, request: Mapping[str, Any]) -> Any:
-        operation = self._operations.get(request["do"])
-        if operation is None:
-            raise Failed(f"{request['do']!r} is nothing that can be asked here")
-        return operation(request)
 
     def put(self, request: Mapping[str, Any]) -> list[float]:
         """Seconds of each call that puts `batch` new values."""

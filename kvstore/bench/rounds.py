@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .cases import Budget, Case
 from .contestants import Contestant, ContestantFailed, driver_command
-from .peers import PEERS, peer_python
+from .peers import Peer, peer_python
 
 ASK_SECONDS = 180.0
 OURS = "ours"
@@ -49,10 +48,13 @@ class Contestants:
             self._running[contestant.name] = contestant
 
     def enter_peer(
-        self, name: str, directories: Mapping[str, Path], settings: Mapping[str, Any]
+        self,
+        name: str,
+        peer: Peer,
+        directories: Mapping[str, Path],
+        settings: Mapping[str, Any],
     ) -> None:
         """`directories`: where peers' environments and logs lie."""
-        peer = PEERS[name]
         try:
             python = peer_python(peer, directories["peers"])
         except ContestantFailed as error:
@@ -101,19 +103,3 @@ class Contestants:
                 if answer is not None:
                     answers[name].append(answer)
         return {name: given for name, given in answers.items() if len(given) == count}
-
-
-def side(name: str) -> str:
-    return name if name in (OURS, LIMIT) else "peers"
-
-
-def measure(contestants: Contestants, case: Case, budget: Budget) -> Answers:
-    """A round to warm up, then those that count."""
-    requests = case.requests(budget)
-
-    def request(name: str, _: int) -> Mapping[str, Any] | None:
-        too_large = name in PEERS and case.call_bytes > PEERS[name].most_call_bytes
-        return None if too_large else requests[side(name)]
-
-    answers = contestants.rounds(budget.rounds + 1, request)
-    return {name: given[1:] for name, given in answers.items()}
