@@ -64,7 +64,7 @@ class BackgroundLoads:
         for sequence, load in list(self._loads.items()):
             while room > 0 and load.is_ready:
                 room -= load.fill()
-            if not load.is_ready and load.idle_at <= now:
+            if not load.is_ready and load.late_at <= now:
                 load.time_out()
             if load.is_over:
                 over.append(load)
@@ -84,6 +84,6 @@ class BackgroundLoads:
             load.close()
 
     def seconds_to_deadline(self) -> float:
-        return min((load.idle_at for load in self._loads.values()), default=float("inf")) - (
+        return min((load.late_at for load in self._loads.values()), default=float("inf")) - (
             time.monotonic()
         )

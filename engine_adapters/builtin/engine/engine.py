@@ -61,7 +61,7 @@ class Engine:
         self._model = model
         self._tensors = tensors
         self._connector = connector
-        self._scheduler = Scheduler(limits, PagePool(tensors.num_pages), keys_of)
+        self._scheduler = Scheduler(limits, PagePool(tensors.num_pages), keys_of, connector.chooser)
         self._on_death = on_death
         self._requests: dict[int, _Request] = {}  # engine thread
         self._totals = Totals()
@@ -224,11 +224,13 @@ class Engine:
             for c in plan.chunks
         ]
         self._totals.steps += 1
+        started = time.monotonic()
         try:
             logits = self._model.decoder.forward(chunks, self._tensors, transfers)
         except StepCut:
             transfers.abandon()
         else:
+            self._connector.advisor.computed(plan.chunks, time.monotonic() - started)
             transfers.finish()
             for row, chunk in enumerate(plan.chunks):
                 if transfers.failed_load(chunk) is None:
@@ -315,5 +317,6 @@ class Engine:
             pages_referenced=pool.num_referenced,
             pages_idle=pool.num_idle,
             store=self._connector.counters(),
+            speeds=self._connector.advisor.speeds(),
             **asdict(self._totals),
         )

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from moontide.kvstore import JobId, JobResult, JobStatus, Ticket
 
 from ..model import KVTensors, block_buffers
+from .load_advisor import LoadOutcome
+from .load_progress import LoadProgress
 from .sequence import Sequence
 from .store_jobs import JobDesk, StagingBudget
 
@@ -62,6 +64,7 @@ class LayerLoad:
         self.blocks = blocks
         self.valid_blocks = len(blocks)
         self.loaded_bytes = 0
+        self.dropped = False  # it was not worth waiting for the rest
         self._desk = desk
         self._tensors = tensors
         self._staging = staging
@@ -71,7 +74,10 @@ class LayerLoad:
         self._pages = [sequence.pages[block] for block in blocks]
         self._outstanding: dict[int, JobId] = {}
         self._num_submitted = self._num_scattered = 0  # parts
-        self._progress_at = time.monotonic()
+        self._begun_at = self._progress_at = time.monotonic()
+        self._progress = LoadProgress(
+            len(blocks) * len(tensors.keys) * tensors.block_bytes,
+        )
         self._closed = False
         self._parts, window = self._split(limits)
         self._held_bytes = window * len(self._parts[0].blocks) * self._block_bytes
@@ -101,9 +107,30 @@ class LayerLoad:
         )
 
     @property
-    def idle_at(self) -> float:
+    def late_at(self) -> float:
         """When it is to be given up on, unless something comes (monotonic)."""
-        return self._progress_at + self._idle_s if self._outstanding else float("inf")
+        return min(self._idle_at, self._dear_at)
+
+    @property
+    def outcome(self) -> LoadOutcome | None:
+        """What its time tells of its sources; None: nothing."""
+        now = time.monotonic()
+        if self.sequence.is_received or (self.failed and not self.dropped):
+            return None
+        seconds = self._progress.projected_s(now) if self.dropped else self._progress.busy_s(now)
+        if not self._is_here:  # they are on their way since they were found
+            before_s = self._begun_at - self._found.at
+            if before_s > seconds:
+                return None
+            seconds += before_s
+        blocks_by_source = Counter(map(self._found.source, self.blocks))
+        block_bytes = self._progress.total_bytes // len(self.blocks)
+        return LoadOutcome(
+            {source: count * block_bytes for source, count in blocks_by_source.items()},
+            seconds,
+            self.sequence.estimate,
+            self.dropped,
+        )
 
     def fill(self) -> int:
         """Writes the next part, which has come, into the pages. Returns its bytes."""
@@ -131,7 +158,7 @@ class LayerLoad:
                 self.fill()
                 continue
             before = self._progress_at
-            self._desk.wait_until(lambda: self.is_over or self.is_ready, self.idle_at, is_wanted)
+            self._desk.wait_until(lambda: self.is_over or self.is_ready, self.late_at, is_wanted)
             if not is_wanted():
                 self.give_up()
             elif not self.is_ready and self._progress_at == before:
@@ -141,7 +168,9 @@ class LayerLoad:
 
     def time_out(self) -> None:
         """Nothing has come for too long."""
-        if self._is_local:
+        if self._dear_at <= time.monotonic():
+            self.dropped = True
+        elif self._is_local:
             self._desk.unanswered("a load had no result in time")
         self.give_up()
 
@@ -160,6 +189,21 @@ class LayerLoad:
         self._closed = True
         self._cancel()
         self._settle()
+
+    @property
+    def _idle_at(self) -> float:
+        return self._progress_at + self._idle_s if self._outstanding else float("inf")
+
+    @property
+    def _dear_at(self) -> float:
+        """From then on waiting costs more than computing."""
+        estimate = self.sequence.estimate
+        return float("inf") if estimate is None else self._progress.late_at(estimate.recompute_s)
+
+    @property
+    def _is_here(self) -> bool:
+        """All of it lay in this node's memory when it was found."""
+        return all(self._found.source(block).transport == "shm" for block in self.blocks)
 
     @property
     def _block_bytes(self) -> int:
@@ -208,9 +252,14 @@ class LayerLoad:
             self.valid_blocks = 0
         else:
             self._outstanding[index] = job
+            self._progress.asked(self._part_bytes(part), time.monotonic())
+
+    def _part_bytes(self, part: _Part) -> int:
+        return len(part.blocks) * self._block_bytes
 
     def _arrived(self, index: int, result: JobResult) -> None:
         del self._outstanding[index]
+        self._progress.came(self._part_bytes(self._parts[index]), result.ended_at)
         if result.status is JobStatus.DONE:
             self._progress_at = time.monotonic()
             self._desk.answered()

@@ -17,6 +17,7 @@ from collections.abc import Sequence as Seq
 
 from moontide.kvstore import BlockKey
 
+from .load_decision import LoadChooser, LoadDecision, TakeAll
 from .page_pool import PagePool
 from .plan import Chunk, Limits, StepPlan
 from .sequence import Found, Phase, SendHandoff, Sequence
@@ -27,11 +28,18 @@ KeysOf = Callable[[Seq[int]], list[BlockKey]]
 class Scheduler:
     """Decides who computes what; owns the page pool's accounting. Single-threaded, no clock."""
 
-    def __init__(self, limits: Limits, pool: PagePool, keys_of: KeysOf) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        pool: PagePool,
+        keys_of: KeysOf,
+        chooser: LoadChooser | None = None,
+    ) -> None:
         self.limits = limits
         self.pool = pool
         self.preemptions = 0
         self._keys_of = keys_of
+        self._chooser = chooser or TakeAll()
         self._waiting: list[Sequence] = []  # oldest first; LOOKUP or WAITING
         self._loading: list[Sequence] = []
         self._running: list[Sequence] = []  # oldest first
@@ -186,8 +194,7 @@ class Scheduler:
         self.pool.release(sequence.pages)
         sequence.pages = []
         sequence.num_computed = 0
-        sequence.found = None
-        sequence.loading = None
+        sequence.found = sequence.loading = sequence.estimate = None
 
     # -- admission ----------------------------------------------------------------------
 
@@ -197,11 +204,13 @@ class Scheduler:
             if len(self._running) + len(self._loading) >= self.limits.max_running:
                 return
             shared = self.pool.match(sequence.keys[: self._num_usable(sequence)])
-            load = self._load_of(sequence, len(shared))
+            decision = self._decide(sequence, len(shared))
+            load = decision.blocks
             in_background = sequence.is_received or self._is_slow(sequence, load)
             if not (budget or in_background) or not self._take_pages(sequence, shared):
                 return
             self._waiting.remove(sequence)
+            self._admit(sequence, decision)
             if in_background:
                 sequence.phase, sequence.loading = Phase.LOADING, load
                 self._loading.append(sequence)
@@ -220,12 +229,22 @@ class Scheduler:
             return len(sequence.keys)
         return (sequence.num_tokens - 1) // self.limits.block_tokens
 
-    def _load_of(self, sequence: Sequence, num_shared: int) -> range:
+    def _decide(self, sequence: Sequence, num_shared: int) -> LoadDecision:
         """Blocks that others must deliver; of a hand-off also the one that is not full."""
         if sequence.is_received:
-            return range(num_shared, -(-sequence.num_tokens // self.limits.block_tokens))
+            stop = -(-sequence.num_tokens // self.limits.block_tokens)
+            return LoadDecision(range(num_shared, stop))
         found = sequence.found.stop if sequence.found else 0
-        return range(num_shared, max(num_shared, min(found, self._num_usable(sequence))))
+        load = range(num_shared, max(num_shared, min(found, self._num_usable(sequence))))
+        return self._chooser.choose(sequence, load, beside_batch=bool(self._running))
+
+    def _admit(self, sequence: Sequence, decision: LoadDecision) -> None:
+        """What is computed although it was found is offered to the store: others have it, or it
+        was too slow to have it here."""
+        self._chooser.admitted(decision)
+        sequence.estimate = decision.estimate
+        if decision.num_forgone:
+            sequence.stored_blocks = min(sequence.stored_blocks, decision.blocks.stop)
 
     def _is_slow(self, sequence: Sequence, load: range) -> bool:
         """Whether somebody would wait for the load."""

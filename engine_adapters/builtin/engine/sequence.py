@@ -43,6 +43,9 @@ class Source:
     def is_local(self) -> bool:
         return self.transport != "tcp"
 
+    def __str__(self) -> str:
+        return f"{self.tier}/{self.transport}"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -50,6 +53,7 @@ class Found:
 
     first_block: int
     sources: tuple[Source, ...]  # one a block
+    at: float = 0.0  # when the store said so (monotonic): what comes from elsewhere comes since
 
     @property
     def stop(self) -> int:
@@ -75,6 +79,14 @@ class ReceiveHandoff:
 
 
 Handoff = SendHandoff | ReceiveHandoff
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEstimate:
+    """Of the blocks that are loaded: what that takes, and what computing them would."""
+
+    load_s: float
+    recompute_s: float
 
 
 @dataclass(slots=True)
@@ -127,6 +139,7 @@ class Sequence:
     num_computed: int = 0  # leading tokens whose KV is in `pages`
     found: Found | None = None  # None: the store did not say
     loading: range | None = None  # blocks that are being filled in the background
+    estimate: LoadEstimate | None = None  # of its load, if it has one that may be late
     first_token: int | None = None  # of a hand-off that is received, until it joins the batch
     stored_blocks: int = 0  # leading blocks the store has or is being given
     reuse: Reuse = field(default_factory=Reuse)

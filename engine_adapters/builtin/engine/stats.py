@@ -27,6 +27,12 @@ class StoreCounters:
     loads: int = 0
     loads_failed: int = 0
     loaded_bytes: int = 0
+    loads_shortened: int = 0  # found blocks were computed after the last that was loaded
+    loads_skipped: int = 0  # nothing of what was found was loaded
+    loads_dropped: int = 0  # given up on the way: computing was faster
+    load_estimated_seconds: float = 0.0  # of whole loads, their sum
+    load_measured_seconds: float = 0.0  # of the same
+    load_error_seconds: float = 0.0  # of each estimate, without sign
     stores: int = 0
     stores_given_up: int = 0
     stored_bytes: int = 0
@@ -36,6 +42,14 @@ class StoreCounters:
     pending_lookups: int = 0
     tickets: int = 0
     staging_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """What loads and prefills are expected to take."""
+
+    prefill_tokens_per_s: float = 0.0  # of a prompt's first tokens
+    load_bytes_per_s: dict[str, float] = field(default_factory=dict)  # by source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +71,4 @@ class EngineStats:
     aborted: int = 0
     recomputed: int = 0
     store: StoreCounters = field(default_factory=StoreCounters)
+    speeds: Speeds = field(default_factory=Speeds)

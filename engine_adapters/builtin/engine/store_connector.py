@@ -6,8 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Literal
 
 from moontide.kvstore import StoreHandle
 
@@ -16,6 +17,8 @@ from .background_loads import BackgroundLoads
 from .breaker import Breaker
 from .layer_load import LayerLoad, LoadLimits
 from .layer_store import LayerStore, TailStore
+from .load_advisor import LoadAdvisor, MeasuredChoice
+from .load_decision import LoadChooser, TakeAll
 from .lookups import Answer, Lookups
 from .page_pool import PagePool
 from .plan import Chunk
@@ -31,6 +34,7 @@ class StoreSettings:
     for background loads, an equal share each."""
 
     lookup_timeout_s: float = 0.25
+    load: Literal["auto", "always"] = "auto"  # what is found: as far as it pays, or all
     load_timeout_s: float = 2.0  # in which nothing of a load comes
     store_timeout_s: float = 30.0  # from the start of a step to its commit
     handoff_timeout_s: float = 60.0  # from pages reserved to token 1
@@ -44,8 +48,11 @@ class StoreSettings:
 class StoreConnector:
     """Engine thread only."""
 
-    def __init__(self, link: StoreLink, tensors: KVTensors, settings: StoreSettings) -> None:
+    def __init__(
+        self, link: StoreLink, tensors: KVTensors, settings: StoreSettings, advisor: LoadAdvisor
+    ) -> None:
         self.settings = settings
+        self.advisor = advisor
         self._tensors = tensors
         breaker = Breaker(settings.breaker_threshold, settings.breaker_cooldown_s)
         background_bytes = settings.staging_bytes // 2
@@ -55,6 +62,10 @@ class StoreConnector:
         self._background = BackgroundLoads(self._desk, tensors, StagingBudget(background_bytes))
         self._num_lookups = self._num_loads = self._loads_failed = self._loaded_bytes = 0
         self._num_stores = self._stores_given_up = self._stored_bytes = 0
+
+    @property
+    def chooser(self) -> LoadChooser:
+        return MeasuredChoice(self.advisor) if self.settings.load == "auto" else TakeAll()
 
     def filenos(self) -> list[int]:
         """What to wait on for news; nothing while none is due or the store is left alone."""
@@ -213,6 +224,7 @@ class StoreConnector:
             loads=self._num_loads,
             loads_failed=self._loads_failed,
             loaded_bytes=self._loaded_bytes,
+            **asdict(self.advisor.counts),
             stores=self._num_stores,
             stores_given_up=self._stores_given_up,
             stored_bytes=self._stored_bytes,
@@ -254,4 +266,7 @@ class StoreConnector:
             self._num_loads += 1
             self._loads_failed += load.failed
             self._loaded_bytes += load.loaded_bytes
+            outcome = load.outcome
+            if outcome is not None:
+                self.advisor.ended(outcome)
             self._lookups.forget(load.sequence)

@@ -36,6 +36,10 @@ class _EngineCollector(Collector):
             "staging_bytes": (store.staging_bytes, "memory of blocks on their way"),
             "store_jobs": (store.outstanding_jobs, "jobs at the store under way"),
             "tickets": (store.tickets, "tickets that pin blocks in the store"),
+            "prefill_tokens_per_second": (
+                stats.speeds.prefill_tokens_per_s,
+                "measured speed of a prompt's first tokens",
+            ),
         }
         counters = {
             "steps": (stats.steps, "steps of the engine"),
@@ -48,6 +52,18 @@ class _EngineCollector(Collector):
             "lookups_unanswered": (store.lookups_unanswered, "of these, not answered in time"),
             "loads": (store.loads, "loads of blocks begun"),
             "loads_failed": (store.loads_failed, "of these, failed"),
+            "loads_shortened": (store.loads_shortened, "loads of a part, the rest computed"),
+            "loads_skipped": (store.loads_skipped, "requests that computed all that was found"),
+            "loads_dropped": (store.loads_dropped, "loads given up, as computing was faster"),
+            "load_estimated_seconds": (
+                store.load_estimated_seconds,
+                "time that whole loads were expected to take",
+            ),
+            "load_measured_seconds": (store.load_measured_seconds, "time that they took"),
+            "load_error_seconds": (
+                store.load_error_seconds,
+                "differences between the two, without sign",
+            ),
             "loaded_bytes": (store.loaded_bytes, "bytes that came from the store"),
             "stores": (store.stores, "stores of blocks begun"),
             "stores_given_up": (store.stores_given_up, "of these, given up"),

@@ -24,6 +24,7 @@ from moontide.kvstore.service import (
 from moontide.transfer.types import Instance
 
 from ..engine.engine import Engine
+from ..engine.load_advisor import LoadAdvisor
 from ..engine.store_connector import StoreConnector, StoreSettings
 from ..engine.store_link import DaemonLink, NoStore, StoreLink
 from ..errors import EngineError
@@ -132,11 +133,13 @@ class _Worker:
             self._tensors,
             StoreSettings(
                 lookup_timeout_s=self._settings.lookup_seconds,
+                load=self._settings.load,
                 load_timeout_s=self._settings.load_seconds,
                 handoff_timeout_s=self._settings.handoff_seconds,
                 staging_bytes=self._settings.staging,
                 max_background_loads=self._settings.max_running,
             ),
+            LoadAdvisor(self._tensors, self._model.config),
         )
         return Engine(
             self._model,

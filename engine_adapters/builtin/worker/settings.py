@@ -59,6 +59,13 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     lookup_seconds: Annotated[
         float, Meta(description="Longest wait for the store to say what it has", gt=0, le=60)
     ] = 0.25
+    load: Annotated[
+        Literal["auto", "always"],
+        Meta(
+            description="KV that was found: auto loads it as far as that is measured to be faster "
+            "than computing it, always all of it"
+        ),
+    ] = "auto"
     load_seconds: Annotated[
         float,
         Meta(

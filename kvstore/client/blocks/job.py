@@ -82,7 +82,8 @@ class Job:
         if failed_blocks is None:
             failed_blocks = () if status is JobStatus.DONE else self.all_blocks()
         self._home.ended(self)
-        self._deliver(JobResult(self.id, status, tuple(sorted(failed_blocks)), reason, hit))
+        failed = tuple(sorted(failed_blocks))
+        self._deliver(JobResult(self.id, status, failed, reason, hit, time.monotonic()))
 
     def fail(self, error: StoreError) -> None:
         self.finish(JobStatus.FAILED, reason=describe(error))

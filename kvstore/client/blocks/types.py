@@ -57,13 +57,15 @@ class JobResult:
 
     `failed_blocks` are positions of blocks in the prompt, ascending: of a load, those whose bytes
     must not be used; of a store, those that were not stored (a full pool is DONE with failed
-    blocks). `hit` belongs to a lookup or fetch that is DONE."""
+    blocks). `hit` belongs to a lookup or fetch that is DONE. `ended_at` is when it came to its end
+    (monotonic seconds), which can be long before it is polled."""
 
     job: JobId
     status: JobStatus
     failed_blocks: tuple[int, ...] = ()
     reason: str = ""
     hit: PrefixHit | None = None
+    ended_at: float = 0.0
 
 
 class StoreHandle:

@@ -17,6 +17,7 @@ import torch
 
 from moontide.engine_adapters.builtin.engine.engine import Engine
 from moontide.engine_adapters.builtin.engine.kv_jobs import KvJobs
+from moontide.engine_adapters.builtin.engine.load_advisor import LoadAdvisor
 from moontide.engine_adapters.builtin.engine.output import Output, Reserved
 from moontide.engine_adapters.builtin.engine.plan import Limits
 from moontide.engine_adapters.builtin.engine.sequence import Handoff, Reuse
@@ -212,7 +213,12 @@ def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
             engine = Engine(
                 replace(model, decoder=recording),  # type: ignore[arg-type]  # same interface
                 tensors,
-                StoreConnector(link, tensors, StoreSettings(**store)),
+                StoreConnector(
+                    link,
+                    tensors,
+                    StoreSettings(**{"load": "always", **store}),
+                    LoadAdvisor(tensors, model.config),
+                ),
                 limits,
                 partial(block_keys, namespace),
             )
