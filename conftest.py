@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))
+"""Last, so that it hides no package: processes that tests spawn import `tests` from there."""
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -68,6 +68,7 @@ def stuck(request: pytest.FixtureRequest, daemon: StoreProcess) -> Iterator[int]
     ours, theirs = context.Pipe()
     process = context.Process(target=stop_at, args=(request.param, daemon.socket, theirs))
     process.start()
+    theirs.close()  # so that its end is noticed
     assert ours.poll(60)
     pid = int(ours.recv())
     yield pid
