@@ -142,7 +142,7 @@ class StoreDaemon:
         their keys say, whoever else has them."""
         if self._peers is None:
             return
-        removed = self._store.clear(None, strings_only=True, now=time.monotonic())
+        removed = self._store.clear(None, strings_only=True)
         if self._tiering is not None:
             self._tiering.clear("", _ignore)
         logger.info("strings_dropped count=%d reason=peers-may-have-changed-them", removed)

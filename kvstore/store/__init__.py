@@ -8,6 +8,7 @@ from .eviction import EvictionName
 from .inspection import key_text
 from .namespaces import tenant_digest
 from .pins import MAX_TTL_SECONDS
+from .retiring import Sweep
 from .store import Store
 from .tenants import TenantBytes, TenantUsage
 from .types import (
@@ -66,6 +67,7 @@ __all__ = [
     "Snapshot",
     "Stats",
     "Store",
+    "Sweep",
     "TenantBytes",
     "TenantUsage",
     "TierStats",

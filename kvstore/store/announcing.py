@@ -35,12 +35,12 @@ class EntryEvents:
 
     def _announced(self, slots: Sequence[int]) -> Sequence[int]:
         """Those that others know to be here: all but what one request needs for itself, and what
-        went with its namespace's floor."""
-        scoped, retired = self.catalog.request_scoped, self.catalog.retired
-        if not scoped and not retired:
+        went as a whole."""
+        scoped, told = self.catalog.request_scoped, self.catalog.told
+        if not scoped and not told:
             return slots
         numbers = self.catalog.namespaces
-        return [slot for slot in slots if slot not in scoped and numbers[slot] not in retired]
+        return [slot for slot in slots if slot not in scoped and numbers[slot] not in told]
 
     def announce(
         self, kind: EventKind, namespace: int, entries: Sequence[bytes], parent: bytes = b""

@@ -16,6 +16,7 @@ from ..keys import EntryId
 from ..slots import HEAD, LENGTH, PLACE, WORDS, SlotState
 from .allocator import occupied_bytes, occupied_bytes_of
 from .chains import Chains
+from .ends import Retired
 from .eviction import Links
 from .slot_table import SlotTable
 from .types import Origin
@@ -33,8 +34,10 @@ FLUSHED         lies on the NVMe tier too
 RETIRED         did so once, and had to make room there
 """
 _U32 = 0xFFFFFFFF
+MAX_COPIED = 1 << 14
+"""Keys of a dictionary that is copied to make it smaller: a millisecond's work."""
 STRINGS = 0
-"""Namespace number of string entries."""
+"""First edition of string entries, and what stands for all of them."""
 
 
 class Catalog:
@@ -45,7 +48,9 @@ class Catalog:
         self.words = self.table.words
         self.committed: dict[bytes, int] = {}
         self.guarded: set[int] = set()  # editions that others' writes do not evict
-        self.retired: set[int] = set()  # editions of namespaces whose floor was raised since
+        self.strings = STRINGS  # edition of string entries
+        self.retired: dict[int, Retired] = {}  # editions that nobody finds any more
+        self.told: set[int] = set()  # of these, what an event has told of as a whole
         self.pending: dict[bytes, int] = {}  # blocks that clients still write, first reservation
         self.filling: dict[bytes, int] = {}  # entries that come from another tier or node
         self.origins: dict[int, Origin] = {}  # of fills
@@ -77,6 +82,12 @@ class Catalog:
 
     def is_retired(self, slot: int) -> bool:
         return self.namespaces[slot] in self.retired
+
+    def count_gone(self, slot: int) -> None:
+        """Nothing leads to it any more."""
+        retired = self.retired.get(self.namespaces[slot])
+        if retired is not None:
+            retired.num_gone += 1
 
     def is_guarded(self, slot: int) -> bool:
         return self.namespaces[slot] in self.guarded
@@ -172,13 +183,17 @@ class Catalog:
         heads = self.table.rows()[:, HEAD]
         return [int(slot) for slot in np.flatnonzero(heads & 0xFF)]
 
-    def trim(self) -> None:
-        """Gives memory of what is no longer there back."""
-        self.committed = dict(self.committed)
+    def trim(self) -> Iterator[None]:
+        """Gives memory of what is no longer there back, in parts between which others may act. A
+        dictionary that still holds much shrinks by itself when it next grows."""
+        if len(self.committed) <= MAX_COPIED:
+            self.committed = dict(self.committed)
         self.pending = dict(self.pending)
         self.filling = dict(self.filling)
         self.checksums = dict(self.checksums)
-        self._resize(self.table.trim())
+        while self.table.trim():
+            self._resize(self.table.num_slots)
+            yield
 
     def _resize(self, num_slots: int) -> None:
         missing = num_slots - len(self.flags)

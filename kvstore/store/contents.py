@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from moontide.transfer import checksum
 
 from ..errors import InvalidRequest
+from ..keys import is_block
 from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, SLOT_BYTES, WORDS, WRITTEN
 from ..types import Extent, Located
-from .catalog import STRINGS, Catalog
+from .catalog import Catalog
 from .namespaces import Namespaces
 from .pool import Pool
 
@@ -53,10 +54,10 @@ class Contents:
         words, position = self._catalog.words, slot * WORDS
         complete = words[position] >> 8 & 0xFFFF
         sums = memoryview(self.checksums([slot])).cast("Q")
-        namespace = self._catalog.namespaces[slot]
-        if namespace == STRINGS:
+        entry = self._catalog.entry(slot)
+        if not is_block(entry):
             return [Extent(0, length, sums[0])][:complete]
-        shape = self._namespaces.get(namespace).geometry_of(self._catalog.entry(slot))
+        shape = self._namespaces.get(self._catalog.namespaces[slot]).geometry_of(entry)
         return [
             Extent(index * shape.stride, shape.layer_bytes, sums[index])
             for index in range(complete)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..keys import block_key_of, shard_of
+from ..keys import block_key_of, is_block, shard_of
 from ..layout import DTYPE_BYTES, Shard
 from ..slots import HEAD, LENGTH, PLACE, WORDS, SlotState
-from .catalog import DEAD, FLUSHED, RETIRED, STRINGS, VOLATILE
+from .catalog import DEAD, FLUSHED, RETIRED, VOLATILE
 from .event_log import Holding
 from .parts import StoreParts
 
@@ -140,7 +140,7 @@ class StoreDemoting(StoreParts):
         entry, number = catalog.entry(slot), catalog.namespaces[slot]
         data = self._contents.buffer(slot, generation)
         self._entries.hold(slot)
-        if number == STRINGS:
+        if not is_block(entry):
             return Held(entry, "", [data], [self._contents.checksum(slot, 0)], 1)
         extents = self._contents.extents(slot, generation)
         return Held(

@@ -7,7 +7,6 @@ one becomes visible, is pinned, used, or dropped.
 
 from __future__ import annotations
 
-import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..keys import block_key_of, shard_of
+from ..keys import block_key_of, is_block, shard_of
 from ..slots import CHECKSUM, EXPIRES, HEAD, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
 from .announcing import EntryEvents
 from .catalog import DEAD, FLUSHED, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATILE, Catalog
 from .counters import Counters
+from .ends import DropReason
 from .event_log import EventLog
 from .eviction import Slots
 from .expiry import Expiry
@@ -38,17 +38,6 @@ TICKS_PER_SECOND = 10
 
 CommitCallback = Callable[[Sequence[int], Mapping[bytes, bytes]], None]
 """Slots that became visible, and the block key before each block's."""
-
-
-class DropReason(enum.Enum):
-    EVICTED = "evicted to make room"
-    EXPIRED = "its time to live ended"
-    REMOVED = "removed by a user"
-    CLEARED = "cleared by a user"
-    REPLACED = "replaced by a newer value"
-    CORRUPT = "its bytes did not match their checksum"
-    USED = "the request it was kept for has read it"
-    INVALIDATED = "the floor of its namespace was raised"
 
 
 class Entries(EntryEvents):
@@ -109,7 +98,7 @@ class Entries(EntryEvents):
         self.counters.bytes_in += num_bytes
         keys = [catalog.keys[slot] for slot in slots]
         namespace = catalog.namespaces[slots[0]]
-        if namespace == STRINGS:
+        if not is_block(keys[0]):
             self._make_evictable(slots)
             self.announce("stored", STRINGS, keys)
         elif catalog.flags[slots[0]] & REQUEST_SCOPED:
@@ -137,7 +126,7 @@ class Entries(EntryEvents):
         catalog, tick, place = self.catalog, self.tick(now), segment << 32 | 1
         words, names, committed = catalog.words, catalog.keys, catalog.committed
         namespaces, flagged, touched = catalog.namespaces, catalog.flags, catalog.touched
-        head = _new_head(flags)
+        head, edition = _new_head(flags), catalog.strings
         generations = []
         for slot, key, (offset, size, checksum) in zip(slots, keys, places, strict=True):
             position = slot * WORDS
@@ -148,7 +137,7 @@ class Entries(EntryEvents):
             words[position + CHECKSUM] = checksum
             words[position] = generation << 32 | head
             names[slot] = key
-            namespaces[slot] = STRINGS
+            namespaces[slot] = edition
             flagged[slot] = flags
             touched[slot] = tick
             committed[key] = slot
@@ -174,7 +163,7 @@ class Entries(EntryEvents):
             rows[slots, word] = values
         rows[slots, HEAD] = generations << 32 | np.uint64(_new_head(flags))
         catalog.keys[slots] = keys
-        np.frombuffer(catalog.namespaces, np.uint16)[slots] = STRINGS
+        np.frombuffer(catalog.namespaces, np.uint16)[slots] = catalog.strings
         np.frombuffer(catalog.flags, np.uint8)[slots] = flags
         np.frombuffer(catalog.touched, np.uint32)[slots] = self.tick(now)
         catalog.committed.update(zip(keys, numbers, strict=True))
@@ -335,20 +324,21 @@ class Entries(EntryEvents):
     def drop(self, slots: Sequence[int], reason: DropReason) -> None:
         """Committed entries are misses from now on, and their removal is an event. Space is free
         at once, or with the last unpin."""
+        self._remember(slots, reason)
+        if reason is DropReason.REPLACED:  # `stored` of the new value says it all
+            self.withdraw_many(slots)
+        else:
+            self.drop_unexplained(slots)
+
+    def drop_unexplained(self, slots: Sequence[int]) -> None:
+        """Like `drop`, of so many that `drops` would hold nothing else."""
         catalog = self.catalog
         by_namespace: dict[int, list[bytes]] = {}
-        if reason is not DropReason.REPLACED:  # `stored` of the new value says it all
-            for slot in self._announced(slots):
-                by_namespace.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
-        self._remember(slots, reason)
+        for slot in self._announced(slots):
+            by_namespace.setdefault(catalog.namespaces[slot], []).append(catalog.keys[slot])
         self.withdraw_many(slots)
         for namespace, entries in by_namespace.items():
             self.announce("removed", namespace, entries)
-
-    def drop_silently(self, slots: Sequence[int], reason: DropReason) -> None:
-        """Like `drop`, of what an event has told of already."""
-        self._remember(slots, reason)
-        self.withdraw_many(slots)
 
     def evict(self, slots: Sequence[int]) -> None:
         """Like `drop`, for victims: announced together by `announce_evictions`, or before the next
@@ -369,15 +359,12 @@ class Entries(EntryEvents):
             for slot in slots:
                 self.withdraw(slot)
             return
-        pins = self.catalog.pins
-        unpinned = []
-        for slot in slots:
-            self._take_out(slot)
-            if pins[slot]:
-                self._outlive(slot)
-            else:
-                unpinned.append(slot)
-        self._free_many(np.array(unpinned, np.int64))
+        self._take_out_many(slots)
+        chosen = np.array(slots, np.int64)
+        pinned = np.frombuffer(self.catalog.pins, np.uint32)[chosen] > 0
+        for slot in chosen[pinned].tolist():
+            self._outlive(slot)
+        self._free_many(chosen[~pinned])
 
     def expire(self, now: float) -> bool:
         """Drops up to MAX_EXPIRED_AT_ONCE entries that are due; true when more are."""
@@ -403,13 +390,35 @@ class Entries(EntryEvents):
     def _take_out(self, slot: int) -> None:
         """No key, chain, deadline or queue leads to the slot any more."""
         catalog = self.catalog
-        del catalog.committed[catalog.keys[slot]]
-        if catalog.namespaces[slot] != STRINGS:
+        key = catalog.keys[slot]
+        del catalog.committed[key]
+        if is_block(key):
             catalog.chains.unlink(slot)
+        if catalog.retired:
+            catalog.count_gone(slot)
         if self.expiry:
             self.expiry.discard(slot)
         if catalog.links.queue[slot]:
             self.arena_of(slot).policy.remove(slot)
+
+    def _take_out_many(self, slots: Sequence[int]) -> None:
+        """As `_take_out` of each."""
+        catalog, segments = self.catalog, self.pool.segments
+        committed, queue, words = catalog.committed, catalog.links.queue, catalog.words
+        for slot, key in zip(slots, catalog.keys[slots].tolist(), strict=True):
+            del committed[key]
+            if is_block(key):
+                catalog.chains.unlink(slot)
+            if queue[slot]:
+                arena = segments[words[slot * WORDS + PLACE] >> 32].arena
+                assert arena is not None, f"slot {slot} lies in a free segment"
+                arena.policy.remove(slot)
+        if self.expiry:
+            for slot in slots:
+                self.expiry.discard(slot)
+        if catalog.retired:
+            for slot in slots:
+                catalog.count_gone(slot)
 
     def end(self, slot: int) -> None:
         """Frees the slot's space, or marks it dead while pinned."""

@@ -200,8 +200,8 @@ class StoreFinding(StoreParts):
 
     def lifetimes(self, entries: Sequence[EntryId], now: float) -> list[float | None]:
         """Seconds until each ends by itself; None for those that do not, or are not here."""
-        committed, expiry = self._catalog.committed, self._entries.expiry
-        slots = [committed.get(entry) for entry in entries]
+        visible, expiry = self._catalog.visible, self._entries.expiry
+        slots = [visible.get(entry) for entry in entries]
         return [None if slot is None else expiry.left(slot, now) for slot in slots]
 
     def unpin(self, owner: OwnerId, ticket: bytes, read_bytes: int = 0) -> None:

@@ -11,8 +11,7 @@ from ..errors import InvalidRequest
 from ..keys import EntryId, block_key_of, is_block, shard_of
 from ..slots import HEAD, LENGTH, WORDS, SlotState
 from ..types import Tier
-from .catalog import STRINGS
-from .entries import TICKS_PER_SECOND, DropReason, Entries
+from .entries import TICKS_PER_SECOND, Entries
 from .namespaces import Namespaces
 from .scoped_eviction import Eviction
 from .types import EntryInfo, EntryPage, EvictScope, Explanation
@@ -61,8 +60,9 @@ class Inspection:
     def explain(self, entry: EntryId) -> Explanation:
         catalog, text = self._catalog, key_text(entry)
         slot = catalog.committed.get(entry)
-        if slot is not None and catalog.is_retired(slot):
-            return Explanation(text, "dropped", DropReason.INVALIDATED.value)
+        retired = catalog.retired.get(catalog.namespaces[slot]) if slot is not None else None
+        if retired is not None:
+            return Explanation(text, "dropped", retired.reason.value)
         if slot is not None:
             return Explanation(
                 text, "committed", f"in dram, segment {self._entries.segment_of(slot)}"
@@ -85,7 +85,9 @@ class Inspection:
             raise InvalidRequest(f"num_bytes is {scope.num_bytes}; it must be at least 0")
         if scope.older_than_s is not None and not scope.older_than_s >= 0:
             raise InvalidRequest(f"older_than_s is {scope.older_than_s}; it must be at least 0")
-        edition = STRINGS if scope.strings_only else self._namespace_number(scope.namespace)
+        edition = (
+            self._catalog.strings if scope.strings_only else self._namespace_number(scope.namespace)
+        )
         return Eviction(scope, self._entries, self._namespaces, edition=edition, now=now)
 
     def _namespace_number(self, digest: bytes | None) -> int | None:
@@ -93,7 +95,7 @@ class Inspection:
         if digest is None:
             return None
         if not digest:
-            return STRINGS
+            return self._catalog.strings
         opened = self._namespaces.find(digest)
         return -1 if opened is None else opened.edition
 

@@ -99,7 +99,7 @@ class Namespaces:
     was only an edition is, once no entry carries it."""
 
     def __init__(self) -> None:
-        self._by_number: list[OpenNamespace] = []
+        self._by_number: list[OpenNamespace | None] = []  # None: an edition of string entries
         self._opened: dict[bytes, OpenNamespace] = {}
         self._spare: list[int] = []  # numbers of swept editions
 
@@ -115,7 +115,7 @@ class Namespaces:
             if len(self._opened) >= MAX_NAMESPACES:
                 raise OutOfSpace(f"{MAX_NAMESPACES} namespaces are open; restart the store")
             opened = OpenNamespace(len(self._by_number) + 1, namespace)
-            self._check_numbers()
+            self._check_new(1)
             self._by_number.append(opened)
             self._opened[namespace.digest] = opened
         return opened.number
@@ -123,39 +123,54 @@ class Namespaces:
     def renew(self, opened: OpenNamespace) -> int:
         """Gives the namespace another edition; returns the one that is over. Raises OutOfSpace
         (retry later) while too many old editions wait to be swept."""
-        over = opened.edition
-        if self._spare:
-            opened.edition = self._spare.pop()
-            self._by_number[opened.edition - 1] = opened
-        else:
-            self._check_numbers()
-            self._by_number.append(opened)
-            opened.edition = len(self._by_number)
+        over, opened.edition = opened.edition, self._new_edition(opened)
         return over
+
+    def renew_strings(self) -> int:
+        """A new edition for string entries. Raises like `renew`."""
+        return self._new_edition(None)
+
+    def check_room(self, count: int) -> None:
+        """Raises like `renew` when there are no numbers for so many editions more."""
+        self._check_new(count - len(self._spare))
+
+    def _new_edition(self, opened: OpenNamespace | None) -> int:
+        self.check_room(1)
+        if self._spare:
+            number = self._spare.pop()
+            self._by_number[number - 1] = opened
+        else:
+            self._by_number.append(opened)
+            number = len(self._by_number)
+        return number
 
     def swept(self, edition: int) -> None:
         """No entry carries it any more."""
-        if edition != self.get(edition).number:
+        opened = self._by_number[edition - 1] if edition else None
+        if edition and (opened is None or edition != opened.number):
             self._spare.append(edition)
 
     def get(self, number: int) -> OpenNamespace:
         """By its number or any edition that entries carry."""
-        if not 1 <= number <= len(self._by_number):
+        opened = self._by_number[number - 1] if 1 <= number <= len(self._by_number) else None
+        if opened is None:
             raise InvalidRequest(f"namespace {number} was not opened here; open it first")
-        return self._by_number[number - 1]
+        return opened
 
     def find(self, digest: bytes) -> OpenNamespace | None:
         return self._opened.get(digest)
 
     def tenants(self) -> list[str]:
-        """Of each number, from 1 on."""
-        return [opened.tenant for opened in self._by_number]
+        """Of each number, from 1 on; "": string entries have none."""
+        return [opened.tenant if opened is not None else "" for opened in self._by_number]
 
     def hex_digest(self, number: int) -> str:
-        return self._by_number[number - 1].hex if number else ""
+        """ "": of string entries."""
+        opened = self._by_number[number - 1] if number else None
+        return opened.hex if opened is not None else ""
 
-    def _check_numbers(self) -> None:
-        if len(self._by_number) >= MAX_NUMBERS:
+    def _check_new(self, count: int) -> None:
+        if len(self._by_number) + count > MAX_NUMBERS:
             raise OutOfSpace(
                 f"{MAX_NUMBERS} namespaces and editions of them are in use; retry later"
             )

@@ -16,7 +16,6 @@ from .counters import Counters
 from .entries import Entries
 from .event_log import EventLog, Holding
 from .eviction import POLICIES
-from .floors import Floors
 from .hbm import HbmDirectory
 from .inspection import Inspection
 from .namespaces import Namespaces
@@ -27,6 +26,7 @@ from .pool import Holder, Pool, PoolSegment
 from .quarantine import Quarantine
 from .refusals import Refusals
 from .reservations import Reservations
+from .retiring import Retiring
 from .room import Room
 from .runs import Runs
 from .shares import Shares
@@ -84,7 +84,7 @@ class StoreParts:
         self._pins = Pins(self._entries)
         self._admission = Admission(self._catalog)
         self._tenants = Tenants(self._entries, self._namespaces)
-        self._floors = Floors(self._entries, self._reservations, self._namespaces)
+        self._retiring = Retiring(self._entries, self._reservations, self._namespaces)
         self._hbm = HbmDirectory(self.events)
         self._beyond: Callable[[], Iterable[Holding]] = list
         self._inspection = Inspection(self._entries, self._namespaces)

@@ -8,7 +8,7 @@ writer has surely stopped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import starmap
 
 from ..errors import InvalidRequest
@@ -19,7 +19,8 @@ from .allocator import occupied_bytes
 from .arrivals import Arrivals
 from .catalog import DOOMED, STRINGS, Catalog
 from .checks import check_checksums, check_same_length
-from .entries import DropReason, Entries
+from .ends import DropReason
+from .entries import Entries
 from .owners import Owner
 from .pool import Arena, Holder
 from .quarantine import Quarantine
@@ -206,12 +207,24 @@ class Reservations:
     def doom_edition(self, edition: int) -> None:
         """As `Catalog.doom_fills`, of all that is being written of that edition of a namespace."""
         catalog = self._catalog
-        for slot, batch in self._open.items():
-            if batch.namespace == edition:
+        for slot in self._open:
+            if catalog.namespaces[slot] == edition:
                 catalog.flags[slot] |= DOOMED
                 for place in (catalog.pending, catalog.filling):
                     if place.get(catalog.keys[slot]) == slot:
                         del place[catalog.keys[slot]]
+
+    def carry_over(self, renewed: Mapping[int, int]) -> None:
+        """Editions were replaced by others: what clients write of them belongs to those now, what
+        comes from elsewhere is doomed."""
+        catalog = self._catalog
+        numbers = catalog.namespaces
+        catalog.doom_fills(
+            [entry for entry, slot in catalog.filling.items() if numbers[slot] in renewed]
+        )
+        for slot in self._open:
+            if numbers[slot] in renewed and not catalog.flags[slot] & DOOMED:
+                numbers[slot] = renewed[numbers[slot]]
 
     def commit(
         self,

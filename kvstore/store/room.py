@@ -140,7 +140,7 @@ class Room:
         words[position + CHECKSUM] = 0
         words[position] = generation << 32 | SlotState.RESERVED
         catalog.keys[slot] = wanted.entry
-        catalog.namespaces[slot] = batch.namespace
+        catalog.namespaces[slot] = batch.namespace or catalog.strings
         if batch.soft_pin:
             catalog.flags[slot] = SOFT_PINNED
         if wanted.num_extents > 1:

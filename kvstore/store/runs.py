@@ -25,7 +25,8 @@ from ..errors import InvalidRequest
 from ..slots import CHECKSUM, LENGTH, OFFSET, PLACE, WORDS, SlotState, pack_head
 from ..types import PutStatus, ReserveStatus
 from .catalog import SOFT_PINNED, STRINGS, VOLATILE, Catalog
-from .entries import DropReason, Entries
+from .ends import DropReason
+from .entries import Entries
 from .owners import Owner
 from .placement import Placement
 from .pool import Pool
@@ -152,7 +153,7 @@ class Runs:
 
     def _fresh(self, entries: Sequence[bytes], options: RunOptions) -> list[bool] | None:
         """Which to store; None: all."""
-        committed, elsewhere = self._catalog.committed, options.elsewhere
+        committed, elsewhere = self._catalog.visible, options.elsewhere
         if options.if_exists == "replace" or (
             committed.keys().isdisjoint(entries)
             and (not elsewhere or elsewhere.isdisjoint(entries))
@@ -160,7 +161,10 @@ class Runs:
             return None
         return [entry not in committed and entry not in elsewhere for entry in entries]
 
-    def _drop_replaced(self, entries: Sequence[bytes]) -> None:
+    def _drop_replaced(self, entries: Sequence[bytes], options: RunOptions) -> None:
+        """Older values, and what a clear has hidden."""
+        if options.if_exists != "replace" and not self._catalog.retired:
+            return
         committed = self._catalog.committed
         existing = [committed[entry] for entry in entries if entry in committed]
         if existing:
@@ -205,8 +209,7 @@ class Runs:
             for index in chosen[len(slots) :]:
                 statuses[index] = PutStatus.FULL
             chosen, entries = chosen[: len(slots)], entries[: len(slots)]
-        if options.if_exists == "replace":
-            self._drop_replaced(entries)
+        self._drop_replaced(entries, options)
         base = run.base
         places = [(base + offsets[index], sizes[index], checksums[index]) for index in chosen]
         generations = self._entries.publish_few(
@@ -255,8 +258,7 @@ class Runs:
             statuses[chosen[len(slots) :]] = PutStatus.FULL
             chosen, entries = chosen[: len(slots)], entries[: len(slots)]
         statuses[chosen] = PutStatus.STORED
-        if options.if_exists == "replace":
-            self._drop_replaced(entries)
+        self._drop_replaced(entries, options)
         begins = offsets[chosen]
         places = begins + run.base, sizes[chosen], checksums[chosen]
         generations = self._entries.publish_columns(

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ..keys import BLOCK_KEY_BYTES, block_key_of, is_block
 from ..slots import HEAD, PLACE, WORDS, SlotState
-from .catalog import STRINGS
 from .cheapest import Cheapest
-from .entries import TICKS_PER_SECOND, DropReason, Entries
+from .ends import DropReason
+from .entries import TICKS_PER_SECOND, Entries
 from .eviction import OUT
 from .namespaces import Namespaces
 from .slot_table import NO_SLOT
@@ -119,8 +119,11 @@ class Eviction:
         chosen = committed & unpinned & queued
         if self._scope.older_than_s:
             chosen &= np.frombuffer(catalog.touched, np.uint32)[slots] <= self._latest
+        editions = np.frombuffer(catalog.namespaces, np.uint16)[slots]
         if self._edition is not None:
-            chosen &= np.frombuffer(catalog.namespaces, np.uint16)[slots] == self._edition
+            chosen &= editions == self._edition
+        if catalog.retired:
+            chosen &= ~np.isin(editions, list(catalog.retired))
         slots = slots[chosen]
         if not self._scope.key_prefix and self._wanted is None:
             return slots
@@ -154,10 +157,11 @@ class Eviction:
         self._num_bytes += int(catalog.occupied_of(slots).sum())
         for slot in slots.tolist():
             self._chosen.append((slot, catalog.words[slot * WORDS + HEAD] >> 32))
-            edition = catalog.namespaces[slot]
-            if edition != STRINGS and (key := block_key_of(catalog.keys[slot])) not in blocks:
+            entry = catalog.keys[slot]
+            if is_block(entry) and (key := block_key_of(entry)) not in blocks:
                 blocks.add(key)
-                self._num_tokens += self._namespaces.get(edition).namespace.block_tokens
+                opened = self._namespaces.get(catalog.namespaces[slot])
+                self._num_tokens += opened.namespace.block_tokens
 
 
 def _is_whole_block(entry: bytes) -> bool:

@@ -143,25 +143,22 @@ class SlotTable:
         self._for_runs += slots[slots <= self._last_for_runs].tolist()
         self.num_used -= len(slots)
 
-    def trim(self) -> int:
-        """Returns the memory of unused slots above the highest used one. Generations go on from
-        the highest ever, so that no old location becomes right again. Returns the new
-        `num_slots`."""
-        heads = self.rows()[:, HEAD]
-        used = np.flatnonzero(heads & 0xFF)
-        top = int(used[-1]) + 1 if len(used) else 1
-        highest = int(heads.max() >> 32) if len(heads) else 0
-        self._first_generation = max(self._first_generation, highest + 1)
-        first = 1 + self._last_for_runs
-        free = np.flatnonzero((heads[first:top] & 0xFF) == SlotState.FREE) + first
-        self._free = array("I", free.astype(np.uint32).tobytes())
-        self._for_runs = sorted({*range(1, first)} - {*used[:first].tolist()})
-        self._next = max(top, first)
-        kept = min(align_up(self._next, PAGE_BYTES // SLOT_BYTES), self.num_slots)
-        del heads
+    def trim(self) -> bool:
+        """Returns the memory of the highest GROWTH_SLOTS, but for those of runs, if none of them is
+        used; False: one is. Generations go on from the highest ever, so that no old location
+        becomes right again."""
+        least = align_up(1 + self._last_for_runs, PAGE_BYTES // SLOT_BYTES)
+        kept = max((self.num_slots - 1) // GROWTH_SLOTS * GROWTH_SLOTS, least)
+        heads = self.rows()[kept:, HEAD].copy()
+        if not len(heads) or (heads & 0xFF).any():
+            return False
+        self._first_generation = max(self._first_generation, int(heads.max() >> 32) + 1)
+        free = np.frombuffer(self._free, np.uint32)
+        self._free = array("I", free[free < kept].tobytes())
+        self._next = min(self._next, kept)
         self.memory.punch(kept * SLOT_BYTES, (self.num_slots - kept) * SLOT_BYTES)
         self.num_slots = kept
-        return kept
+        return True
 
     def rows(self) -> NDArray[np.uint64]:
         """[num_slots, 8] view of the slots that have memory. Drop it before the next call."""

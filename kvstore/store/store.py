@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..keys import BlockKey, EntryId, Namespace
 from ..slots import SlotState
 from .admission import AdmissionRules
 from .audit import audit
 from .checks import check_keys
-from .clearing import WORTH_GIVING_BACK, clear, clear_most, edition_of, give_memory_back
 from .demoting import StoreDemoting
-from .entries import DropReason
+from .ends import DropReason
 from .finding import StoreFinding
 from .pool import Holder
+from .retiring import Sweep
 from .scoped_eviction import Eviction
 from .slot_table import NO_SLOT
 from .statistics import tier_stats
@@ -35,41 +35,36 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         """Number removed. A pinned one is a miss from now on; its space stays until unpinned."""
         self._entries.expire_among(entries, now)
         self._catalog.doom_fills(entries)
-        slots = {self._catalog.committed.get(entry, NO_SLOT) for entry in entries} - {NO_SLOT}
+        slots = {self._catalog.visible.get(entry, NO_SLOT) for entry in entries} - {NO_SLOT}
         self._entries.drop(list(slots), DropReason.REMOVED)
         self._counters.removals += len(slots)
         return len(slots)
 
-    def clear_most(self, namespace: bytes | None, *, strings_only: bool) -> Iterator[int]:
-        """Ahead of a `clear` that should not keep others waiting: removes in parts what is here
-        now, as it is iterated over; yields how many went."""
-        edition = edition_of(self._namespaces, namespace, strings_only=strings_only)
-        for removed in clear_most(self._entries, edition):
-            self._counters.removals += removed
-            yield removed
-
-    def clear(self, namespace: bytes | None, *, strings_only: bool, now: float) -> int:
-        """Removes a namespace (digest), all string entries, or everything, and gives the catalog's
-        memory back."""
-        removed = clear(
-            self._entries,
-            self._namespaces,
-            namespace=namespace,
-            strings_only=strings_only,
-        )
-        self._counters.removals += removed
-        if removed >= WORTH_GIVING_BACK:
-            give_memory_back(self._entries)
-        return removed
-
-    def raise_floor(self, namespace: bytes) -> bool:
-        """Nobody finds what the namespace (digest) holds now, from this moment on, whatever its
-        size; `expire` sweeps it. Views and tickets stay. False: nobody has opened it here. Raises
-        OutOfSpace (retry later)."""
+    def begin_clear(self, namespace: bytes | None, *, strings_only: bool) -> Sweep:
+        """Nobody finds what a namespace (digest), all string entries, or everything holds now, from
+        this moment on; it goes as the sweep is iterated over, and the catalog's memory with it.
+        Views and tickets stay; what clients are writing will be there. Raises OutOfSpace (retry
+        later)."""
+        if strings_only:
+            return self._retiring.clear([], strings=True)
+        if namespace is None:
+            return self._retiring.clear([*self._namespaces], strings=True)
         opened = self._namespaces.find(namespace)
-        if opened is not None:
-            self._floors.raise_floor(opened)
-        return opened is not None
+        return self._retiring.clear([] if opened is None else [opened], strings=False)
+
+    def clear(self, namespace: bytes | None, *, strings_only: bool) -> int:
+        """As `begin_clear`, all of it at once, however long it takes. How many went."""
+        sweep = self.begin_clear(namespace, strings_only=strings_only)
+        for _ in sweep:
+            pass
+        return sweep.num_gone
+
+    def raise_floor(self, namespace: bytes) -> Sweep | None:
+        """Nobody finds what the namespace (digest) holds now, from this moment on, whatever its
+        size; who knows where it lies may read it until it is swept. Views and tickets stay. None:
+        nobody has opened it here. Raises OutOfSpace (retry later)."""
+        opened = self._namespaces.find(namespace)
+        return None if opened is None else self._retiring.raise_floor(opened)
 
     def evict(self, scope: EvictScope, now: float) -> Eviction:
         """What would go; it goes when the caller carries it out."""
@@ -77,13 +72,14 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         return self._inspection.plan_eviction(scope, now)
 
     def expire(self, now: float) -> bool:
-        """Ends tickets, up to MAX_EXPIRED_AT_ONCE entries whose time has come, and some of those
-        below a floor; true when more are due. Call it every 100 ms, and soon again when it says
+        """Ends tickets, up to MAX_EXPIRED_AT_ONCE entries whose time has come, and some of
+        what is retired; true when more are due. Call it every 100 ms, and soon again when it says
         so."""
         self._pins.expire(now)
         self._tenants.tick(now)
-        is_swept = not self._floors.sweep()
-        return self._entries.expire(now) or not is_swept
+        self._retiring.tick(now)
+        more_to_sweep = self._retiring.sweep()
+        return self._entries.expire(now) or more_to_sweep
 
     def count_suspended(self, seconds: float) -> None:
         """So long the machine slept until now, in all: entries' times to live count it. Tickets do

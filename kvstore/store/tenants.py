@@ -118,7 +118,7 @@ class Tenants:
         entries, num_bytes = self._sums(*self._live())
         found: dict[str, list[int]] = {}
         for number, tenant in enumerate(tenants):
-            if number:
+            if tenant:
                 found.setdefault(tenant, []).append(number)
         listed = [
             TenantUsage(
@@ -145,7 +145,7 @@ class Tenants:
         self._catalog.guarded.update(
             number
             for number, tenant in enumerate(tenants)
-            if number and used[tenant] <= (self._shares.of(tenant) or -1)
+            if tenant and used[tenant] <= (self._shares.of(tenant) or -1)
         )
 
     def _shrink(self, tenant: str, wanted: int, cap: int) -> int:
@@ -192,5 +192,5 @@ class Tenants:
         return entries.astype(np.int64), num_bytes.astype(np.int64)
 
     def _by_number(self) -> list[str]:
-        """Tenant of each namespace number; "" for the string entries'."""
+        """Tenant of each namespace number; "" for the string entries', which have several."""
         return ["", *self._namespaces.tenants()]

@@ -88,14 +88,13 @@ class EndingRoutes:
                 await self._listing.count(namespace) + await self._listing.count_others(namespace),
             )
         removed = await self._listing.count_others(namespace)
-        store, digest, strings_only = self._listing.store, namespace or None, namespace == b""
-        for count in store.clear_most(digest, strings_only=strings_only):
-            removed += count
-            await asyncio.sleep(0)  # let clients have a turn
-        removed += store.clear(digest, strings_only=strings_only, now=time.monotonic())
+        store, digest = self._listing.store, namespace or None
+        sweep = store.begin_clear(digest, strings_only=namespace == b"")
         if self._listing.disk is not None:
             await self._listing.disk.clear(namespace)
-        return ClearAnswer(False, removed)
+        for _ in sweep:
+            await asyncio.sleep(0)  # let clients have a turn
+        return ClearAnswer(False, removed + sweep.num_gone)
 
     async def _raise_floor(self, call: Call[FloorRequest, None]) -> FloorAnswer:
         """Answered when it is in force here and durable; says which peers have confirmed it."""

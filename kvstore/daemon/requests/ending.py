@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 from ... import wire
-from ...errors import InvalidRequest
+from ...errors import InvalidRequest, StoreTimeout, StoreUnavailable
 from ...keys import EntryId, is_block
-from ..answers import Deferred
+from ...store import Sweep
+from ..answers import Deferred, Respond
 from ..peer import Peer
+from ..tiers import NOT_DURABLE
 from . import checks
 from .changing import once_agreed
-from .durable import Removal, once_dropped
+from .durable import once_dropped
+
+CLEAR_SECONDS = 60.0
+"""A disk that takes longer is broken: the client hears that it is not sure."""
 
 
 def remove(peer: Peer, message: wire.Remove) -> wire.CountReply | Deferred:
@@ -51,18 +59,35 @@ def _remove_here(
     return once_dropped(peer, entries, reply)
 
 
-def clear(peer: Peer, message: wire.Clear) -> wire.CountReply | Deferred:
-    """As `remove`. Counts what lay in DRAM, and of what lay only on disk nothing."""
-    removed = peer.store.clear(
-        message.namespace, strings_only=message.strings_only, now=peer.clock()
-    )
-    reply = wire.CountReply(removed)
-    if peer.tiering is None:
-        return reply
-    removal = Removal(reply)
-    namespace = message.namespace.hex() if message.namespace is not None else None
-    peer.tiering.clear("" if message.strings_only else namespace, removal.ended)
-    return removal.answer()
+def clear(peer: Peer, message: wire.Clear) -> Deferred:
+    """In force at once; answered when nobody can read any more of it, and its removal is durable.
+    Others have their turns meanwhile, and what they put stays. Counts what lay in DRAM, and of what
+    lay only on disk nothing."""
+
+    def start(respond: Respond) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+        sweep = peer.store.begin_clear(message.namespace, strings_only=message.strings_only)
+        is_durable = loop.create_future()
+        if peer.tiering is None:
+            is_durable.set_result(True)
+        else:
+            namespace = message.namespace.hex() if message.namespace is not None else None
+            peer.tiering.clear("" if message.strings_only else namespace, is_durable.set_result)
+        task = loop.create_task(_clear(sweep, is_durable), name="clear")
+        task.add_done_callback(lambda done: None if done.cancelled() else respond(done.result()))
+        return lambda: None  # it goes on, whoever still waits for it
+
+    late = StoreTimeout(f"nothing of it is found any more; it takes more than {CLEAR_SECONDS:g} s")
+    return Deferred(CLEAR_SECONDS, start, wire.Failure(late.code, str(late)))
+
+
+async def _clear(sweep: Sweep, is_durable: Awaitable[bool]) -> wire.Reply:
+    for _ in sweep:
+        await asyncio.sleep(0)  # let others have a turn
+    if await is_durable:
+        return wire.CountReply(sweep.num_gone)
+    unsure = StoreUnavailable(NOT_DURABLE)
+    return wire.Failure(unsure.code, str(unsure))
 
 
 def unpin(peer: Peer, message: wire.Unpin) -> wire.Ok:

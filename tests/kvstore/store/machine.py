@@ -423,7 +423,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.clear(
             self.digest if which == "blocks" else None,
             strings_only=which == "strings",
-            now=self.now,
         )
         kinds = {"all": (b"s", b"k"), "strings": (b"s",), "blocks": (b"k",)}[which]
         assert not [entry for entry in self.committed() if entry.startswith(kinds)]

@@ -176,12 +176,12 @@ def test_clear_of_a_namespace_leaves_the_others(node: Node, namespace: int, chai
     node.put(owner, "string", b"x")
     node.put_blocks(owner, namespace, keys, [WHOLE])
     node.put_blocks(owner, other, chain(3, "o"), [WHOLE])
-    assert node.store.clear(namespace_named("w").digest, strings_only=False, now=node.now) == 3
+    assert node.store.clear(namespace_named("w").digest, strings_only=False) == 3
     assert node.prefix(owner, namespace, keys) == 0
     assert node.prefix(owner, other, chain(3, "o")) == 3
-    assert node.store.clear(None, strings_only=True, now=node.now) == 1
-    assert node.store.clear(bytes(32), strings_only=False, now=node.now) == 0
-    assert node.store.clear(None, strings_only=False, now=node.now) == 3
+    assert node.store.clear(None, strings_only=True) == 1
+    assert node.store.clear(bytes(32), strings_only=False) == 0
+    assert node.store.clear(None, strings_only=False) == 3
     node.check_idle(entries=0)
 
 

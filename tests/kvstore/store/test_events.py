@@ -81,7 +81,7 @@ def test_r38_every_way_an_entry_ends_is_told(node: Node) -> None:
     node.store.buffer(found.slot, found.generation)[0] = 0
     node.store.report_corrupt(found.slot, found.generation)
     node.put(owner, "cleared", b"x")
-    node.store.clear(None, strings_only=False, now=node.now)
+    node.store.clear(None, strings_only=False)
     assert told(node) == [
         ("stored", "dram", 1),
         ("removed", "dram", 1),
@@ -106,7 +106,7 @@ def test_snapshot_is_what_is_there_as_of_its_number(node: Node, chain: Chain) ->
     node.put_blocks(owner, namespace, keys, [WHOLE])
     node.store.publish_hbm(owner, namespace, keys[:1], [], False)
     snapshot = node.store.events.snapshot()
-    node.store.clear(None, strings_only=False, now=node.now)
+    node.store.clear(None, strings_only=False)
     events = list(snapshot.events)
     assert {event.seq for event in events} == {snapshot.seq} == {3}
     assert [(event.tier, event.namespace[:4], len(event.entries)) for event in events] == [

@@ -172,7 +172,7 @@ def test_what_was_removed_while_it_filled_never_comes_back(node: Node, how: str)
     if how == "remove":
         node.store.remove([entry], node.now)
     elif how == "clear":
-        node.store.clear(None, strings_only=True, now=node.now)
+        node.store.clear(None, strings_only=True)
     else:
         node.put(owner, "key", b"new", if_exists="replace")
         node.store.remove([entry], node.now)

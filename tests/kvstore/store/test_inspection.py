@@ -9,7 +9,8 @@ import pytest
 
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
-from moontide.kvstore.store import Evicted, EvictScope, clearing, inspection, scoped_eviction
+from moontide.kvstore.store import Evicted, EvictScope, inspection, retiring, scoped_eviction
+from moontide.kvstore.types import ReserveStatus
 
 from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
 
@@ -194,15 +195,24 @@ def test_what_took_a_slot_while_an_eviction_was_planned_is_judged_anew(
 def test_a_clear_in_parts_leaves_alone_what_comes_meanwhile(
     filled: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clearing, "DROPPED_AT_ONCE", 2)
+    """What was there is a miss from the first moment on, and counts however it goes."""
+    monkeypatch.setattr(retiring, "SWEPT_ENTRIES", 2)
     owner = filled.connect()
-    parts = filled.store.clear_most(None, strings_only=True)
-    assert next(parts) == 2
-    filled.put(owner, "k/2", b"newer", if_exists="replace")
-    filled.put(owner, "k/0", b"newer")
-    assert list(parts) == [1, 1]
-    assert filled.has(*(f"k/{index}" for index in range(5))) == [True, False, True, False, False]
-    assert filled.store.clear(None, strings_only=True, now=filled.now) == 2
+    sweep = filled.store.begin_clear(None, strings_only=True)
+    parts = iter(sweep)
+    names = [f"k/{index}" for index in range(5)]
+    assert filled.has(*names) == [False] * 5
+    next(parts)
+    assert sweep.num_gone == 2
+    for name in ("k/0", "k/2"):  # kept, and of no older value
+        assert filled.put(owner, name, b"newer") is ReserveStatus.RESERVED
+    assert filled.store.remove([string_entry_id("k/3")], filled.now) == 0
+    for _ in parts:
+        pass
+    assert sweep.num_gone == 5
+    assert filled.has(*names) == [True, False, True, False, False]
+    assert filled.get(owner, "k/2") == b"newer"
+    assert filled.store.clear(None, strings_only=True) == 2
     filled.check_idle(entries=6)
 
 

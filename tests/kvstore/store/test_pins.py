@@ -173,12 +173,12 @@ def test_r12_memory_under_a_reader_is_not_reused(make_node: MakeNode) -> None:
         (found,), _ = node.store.lookup(reader, [string_entry_id(f"k{index}")], 0, node.now)
         assert found is not None
         promised[index] = (node.store.buffer(found.slot, found.generation), data)
-    node.store.clear(None, strings_only=False, now=node.now)
+    node.store.clear(None, strings_only=False)
     for _ in range(3):
         fill_pool(node, writer)
-        node.store.clear(None, strings_only=True, now=node.now)
+        node.store.clear(None, strings_only=True)
     assert all(view == data for view, data in promised.values())
     assert node.has("k0") == [False]
     node.store.disconnect(reader)
-    node.store.clear(None, strings_only=False, now=node.now)
+    node.store.clear(None, strings_only=False)
     node.check_idle(entries=0)

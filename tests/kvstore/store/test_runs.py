@@ -10,7 +10,7 @@ from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.keys import string_entry_id
 from moontide.kvstore.slots import HEARTBEAT
 from moontide.kvstore.store import Pieces, RunOptions
-from moontide.kvstore.store.clearing import WORTH_GIVING_BACK
+from moontide.kvstore.store.memory import WORTH_GIVING_BACK
 from moontide.kvstore.store.slot_table import SLOTS_FOR_RUNS
 from moontide.kvstore.types import PutStatus, ReserveStatus
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
@@ -112,7 +112,7 @@ def test_runs_after_a_clear_that_gave_memory_back(make_node: MakeNode) -> None:
     for start in range(0, len(keys), fitting):
         cut(node, owner, open_run(node, owner), row(keys[start : start + fitting], b"x"))
     assert node.store.stats(node.now).runs == 0
-    assert node.store.clear(None, strings_only=False, now=node.now) == len(keys)
+    assert node.store.clear(None, strings_only=False) == len(keys)
     for number in range(SLOTS_FOR_RUNS):
         open_run(node, owner, PAGE_BYTES)
         assert node.store.stats(node.now).runs == number + 1
@@ -208,7 +208,7 @@ def test_the_heartbeat_is_read_from_slot_0(node: Node) -> None:
     node.store.beat(12.3456)
     assert node.slot_table().cast("Q")[HEARTBEAT] == 12345
     node.put(node.connect(), "a", b"x")
-    node.store.clear(None, strings_only=False, now=node.now)
+    node.store.clear(None, strings_only=False)
     assert node.slot_table().cast("Q")[HEARTBEAT] == 12345
 
 
@@ -257,7 +257,7 @@ def test_what_was_located_and_has_gone_since_is_not_touched(node: Node) -> None:
     node.store.note_lookup(slots, generations, node.now)
     dram = node.store.stats(node.now).tiers["dram"]
     assert (dram.hits, dram.misses, dram.bytes_out) == (1, 1, 1)
-    node.store.clear(namespace=None, strings_only=False, now=node.now)
+    node.store.clear(namespace=None, strings_only=False)
     node.store.note_lookup([*slots, 1 << 20], [*generations, 1], node.now)
     assert node.store.stats(node.now).tiers["dram"].hits == 1
     node.check()
