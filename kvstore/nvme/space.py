@@ -55,7 +55,9 @@ class Space:
         self._log = log
         self._counters = counters
         self._unpurged: list[int] = []
-        self._index_bytes = index.file_bytes()  # when the last region was opened
+        self._index_bytes = index.file_bytes()  # when the last region was full
+        self._growth = 0  # of the index while a region was filled, at most
+        self._expected = 0  # entries of a region
         self._allowance = _Allowance(0, 0)
         self.removed: list[EntryRecord] = []
 
@@ -86,7 +88,10 @@ class Space:
         """Opens the next region while batches of the active one are under way, and returns that: it
         is to be finished after them. None: something has to go first (`make_room`)."""
         former, size = self._regions.active, self._settings.region_size
-        if former is None or self._lacks_room_for(2 * size + self._index_growth()):
+        if former is None:
+            return None
+        self._expect(former)
+        if self._lacks_room_for(2 * size + self._growth) or self._lacks_entries(0):
             return None
         try:
             self._regions.create()
@@ -94,7 +99,6 @@ class Space:
             self._counters.disk_errors += 1
             logger.warning("nvme_switch_failed region=%d reason=%s", former.id, error)
             return None
-        self._index_bytes = self._index.file_bytes()
         return former
 
     def is_near_limits(self, records: int) -> bool:
@@ -156,6 +160,8 @@ class Space:
     def _next_region(self, needed: int) -> None:
         """Opens a region that can take a batch of `needed` bytes."""
         size = self._settings.region_size
+        if self._regions.active is not None:
+            self._expect(self._regions.active)
         self._regions.seal()
         while self._lacks_room_for(size):
             victim = self._regions.oldest()
@@ -163,10 +169,8 @@ class Space:
                 raise OSError(errno.ENOSPC, "no room for a region within capacity and floor")
             self._evict(victim)
         self._create()
-        ahead = size + self._index_growth()
-        self._index_bytes = self._index.file_bytes()
         self._allowance.renew(size, size - PAGE_BYTES - needed, self._settings.region_records)
-        while self._lacks_room_for(ahead) and (victim := self._regions.oldest()) is not None:
+        while self._lacks_room_ahead() and (victim := self._regions.oldest()) is not None:
             self._carry_over(victim)
             self._unpurged.append(victim.id)
             self._regions.recycle(victim)
@@ -174,9 +178,27 @@ class Space:
             if self._regions.active is None:  # carrying over failed
                 self._create()
 
-    def _index_growth(self) -> int:
-        """Since the last region was opened: it may grow as much again."""
-        return max(0, self._index.file_bytes() - self._index_bytes)
+    def _expect(self, former: Region) -> None:
+        """The next region takes as many entries as this one, and the index grows meanwhile as much
+        as it ever did."""
+        index_bytes = self._index.file_bytes()
+        grown = min(index_bytes - self._index_bytes, self._settings.region_size)
+        self._growth = max(self._growth, grown)
+        self._index_bytes = index_bytes
+        self._expected = former.next_ordinal
+
+    def _lacks_room_ahead(self) -> bool:
+        """For what the active region will take, or for the next one."""
+        active = self._regions.active
+        taken = 0 if active is None else active.next_ordinal
+        ahead = self._settings.region_size + self._growth
+        return self._lacks_room_for(ahead) or self._lacks_entries(taken)
+
+    def _lacks_entries(self, taken: int) -> bool:
+        """Whether a region that has taken so many may bring more than the limit allows: an eighth
+        more than the one before it."""
+        expected = self._expected + self._expected // 8 - taken
+        return self._index.num_entries() + expected > self._settings.entry_limit
 
     def _create(self) -> None:
         while True:

@@ -75,6 +75,18 @@ def test_entry_limit_of_one_region_record_keeps_hot_ones_from_stopping_it(
     assert 0 < rig.tier.stats().entries <= 8
 
 
+def test_hot_entries_outlive_their_region_at_the_entry_limit_too(open_tier: OpenTier) -> None:
+    rig = open_tier(max_entries=400)
+    hot = names(0, 20)
+    rig.put_many(hot)
+    for start in range(0, 2000, 40):
+        assert all(rig.put_many(names(start, start + 40, prefix="cold")))
+        rig.tier.touch(hot)
+        assert rig.tier.stats().entries <= 400
+    assert not {entry.entry for entry in rig.removed} & set(hot)
+    assert rig.tier.stats().entries >= 300
+
+
 def test_free_space_floor_is_kept(open_tier: OpenTier, tmp_path: Path) -> None:
     """The floor asks for all that is free now, but for two regions."""
     free = Storage().free_bytes(tmp_path)
