@@ -197,6 +197,7 @@ def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
             max_running: int = 8,
             max_waiting: int = 64,
             decoder: Decoder | None = None,
+            teach: Callable[[LoadAdvisor], None] = lambda advisor: None,
             **store: Any,
         ) -> Bench:
             link: StoreLink = NoStore() if kv is None else FixedLink(kv)
@@ -210,6 +211,8 @@ def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
                 max_running=max_running,
                 max_waiting=max_waiting,
             )
+            advisor = LoadAdvisor(tensors, model.config)
+            teach(advisor)
             engine = Engine(
                 replace(model, decoder=recording),  # type: ignore[arg-type]  # same interface
                 tensors,
@@ -217,7 +220,7 @@ def make_bench(model: LoadedModel, namespace: Namespace) -> Iterator[MakeBench]:
                     link,
                     tensors,
                     StoreSettings(**{"load": "always", **store}),
-                    LoadAdvisor(tensors, model.config),
+                    advisor,
                 ),
                 limits,
                 partial(block_keys, namespace),

@@ -1,0 +1,189 @@
+"""Blocks that lie on another node, behind a link that can be slow: what is decided, and that no
+answer depends on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from moontide.engine_adapters.builtin.bench.throttle import ThrottledRelay
+from moontide.engine_adapters.builtin.engine.load_advisor import LoadAdvisor
+from moontide.engine_adapters.builtin.engine.sequence import Source
+from moontide.kvstore import Namespace, StoreClient, Tier, connect
+from moontide.kvstore.membership import FileMembership, StoreRecord
+
+from ...store_process import StartStore, StoreProcess
+from ...waiting import wait_until
+from .conftest import BLOCK, Bench, MakeBench
+from .test_engine import prompt
+from .test_store_paths import holds_nothing
+
+MBIT = 1e6 / 8  # bytes a second
+TOKENS = 50 * BLOCK + 3
+BLOCK_BYTES = 4 * 2 * 2 * BLOCK * 16 * 4  # all layers
+REMOTE = Source(Tier.DRAM, "tcp")
+FILL_SECONDS = 10.0  # after which the daemon gives up what comes too slowly
+
+
+@dataclass(frozen=True)
+class SlowCluster:
+    """`home` has everything; `here` reads from it through the relay."""
+
+    home: StoreProcess
+    here: StoreProcess
+    relay: ThrottledRelay
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    module_store_daemon: StartStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SlowCluster]:
+    """Each has a membership of its own: in that of `here`, `home` is where the relay is."""
+    folder = tmp_path_factory.mktemp("slow")
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text("cluster-token-of-the-tests")
+    memberships = [folder / "home", folder / "here"]
+    home, here = [
+        module_store_daemon(
+            *("--node-id", path.name, "--token-file", str(token)),
+            *("--cluster", f"file:{path}", "--dram", "32MiB", "--segment", "4MiB"),
+        )
+        for path in memberships
+    ]
+    [member] = FileMembership(memberships[0]).members()
+    record = member.record
+    assert isinstance(record, StoreRecord)
+    with ThrottledRelay(record.transfer_address, MBIT) as relay:
+        behind = msgspec.structs.replace(record, transfer_address=relay.address)
+        FileMembership(memberships[1]).register(behind, 600.0)
+        with connect(f"unix:{here.socket}") as client:
+            wait_until(lambda: client.stats()["peers"]["up"], 10.0, client.stats)
+        yield SlowCluster(home, here, relay)
+
+
+@pytest.fixture
+def clients(cluster: SlowCluster) -> Iterator[list[StoreClient]]:
+    with (
+        connect(f"unix:{cluster.home.socket}") as home,
+        connect(f"unix:{cluster.here.socket}") as here,
+    ):
+        for client in (home, here):
+            client.clear()
+        yield [home, here]
+
+
+@pytest.fixture
+def home(make_bench: MakeBench, namespace: Namespace, clients: list[StoreClient]) -> Bench:
+    """An engine that fills its store."""
+    return make_bench(clients[0].kv(namespace))
+
+
+@pytest.fixture
+def make_here(
+    make_bench: MakeBench, namespace: Namespace, clients: list[StoreClient]
+) -> Callable[..., Bench]:
+    """The engine at the other node, which goes by what it measures."""
+
+    def make(teach: Callable[[LoadAdvisor], None] = lambda advisor: None) -> Bench:
+        return make_bench(clients[1].kv(namespace), load="auto", teach=teach)
+
+    return make
+
+
+def await_known(clients: list[StoreClient]) -> None:
+    """`here` has heard of all that `home` has."""
+
+    def is_known() -> bool:
+        home, here = (client.stats() for client in clients)
+        known = home["tiers"]["dram"]["entries"] + home["hbm_blocks"]
+        return bool(here["peers"]["indexed_blocks"] == known)
+
+    wait_until(is_known, 10.0, clients[1].stats)
+
+
+def slow_prefill(advisor: LoadAdvisor, tokens_per_s: float) -> None:
+    """As if the worker had computed a great deal at that speed."""
+    for _ in range(40):
+        advisor.prefill.note([range(1000)], 1000 / tokens_per_s)
+
+
+def test_r51_a_load_over_1_mbit_is_dropped_once_and_then_not_begun(
+    cluster: SlowCluster,
+    home: Bench,
+    make_here: MakeBench,
+    clients: list[StoreClient],
+) -> None:
+    here = make_here()
+    prompts = [prompt(TOKENS, seed) for seed in range(3)]
+    expected = [home.stored(token_ids).token_ids for token_ids in prompts]
+    await_known(clients)
+    cluster.relay.bytes_per_s = MBIT
+    answers = [here.run(token_ids) for token_ids in prompts]
+    here.settle()
+    assert [answer.token_ids for answer in answers] == expected
+    assert [answer.reuse.dram_tokens for answer in answers] == [0, 0, 0]
+    assert [answer.reuse.recomputed for answer in answers] == [True, False, False]
+    counts = here.engine.stats.store
+    assert (counts.loads_dropped, counts.loads_skipped) == (1, 2)
+    assert here.engine.stats.speeds.load_bytes_per_s[str(REMOTE)] < 20 * MBIT
+    assert counts.breaker_opened == 0
+    for client in clients:  # what came too late is gone, and nobody holds anything
+        wait_until(lambda each=client: holds_nothing(each), FILL_SECONDS + 5.0, client.stats)
+    here.clear()
+    again = here.run(prompts[0])  # what was computed was stored here
+    assert (again.token_ids, again.reuse.dram_tokens) == (expected[0], 50 * BLOCK)
+
+
+@pytest.mark.parametrize("mbit", [10, 100, 10_000])
+def test_r51_where_computing_is_slower_still_it_is_loaded(
+    cluster: SlowCluster,
+    home: Bench,
+    make_here: MakeBench,
+    clients: list[StoreClient],
+    mbit: int,
+) -> None:
+    """50 blocks take 0.7 s at 10 Mbit/s; computing them would take 40 s."""
+    here = make_here(lambda advisor: slow_prefill(advisor, 10.0))
+    token_ids = prompt(TOKENS, 100 + mbit)
+    expected = home.stored(token_ids)
+    await_known(clients)
+    cluster.relay.bytes_per_s = mbit * MBIT
+    answer = here.run(token_ids)
+    here.settle()
+    assert answer.token_ids == expected.token_ids
+    assert answer.reuse.dram_tokens == 50 * BLOCK
+    assert answer.reuse.bytes_by_transport == {"tcp": 50 * BLOCK_BYTES}
+    store = here.engine.stats.store
+    assert (store.loads, store.loads_dropped, store.loads_skipped) == (1, 0, 0)
+    assert store.load_measured_seconds > 0.5 * 50 * BLOCK_BYTES / (mbit * MBIT)
+    assert store.load_error_seconds == pytest.approx(
+        abs(store.load_estimated_seconds - store.load_measured_seconds)
+    )
+
+
+def test_the_part_that_is_near_is_loaded_and_the_rest_computed(
+    cluster: SlowCluster, home: Bench, make_here: MakeBench, clients: list[StoreClient]
+) -> None:
+    def teach(advisor: LoadAdvisor) -> None:
+        slow_prefill(advisor, 2_000.0)
+        advisor.rates.note(REMOTE, 10_000_000, 10_000_000 / MBIT, time.monotonic())
+
+    here = make_here(teach)
+    token_ids = prompt(TOKENS, 7)
+    here.stored(token_ids[: 20 * BLOCK + 1], 1)
+    here.clear()
+    expected = home.stored(token_ids)
+    await_known(clients)
+    cluster.relay.bytes_per_s = MBIT
+    answer = here.run(token_ids)
+    here.settle()
+    assert answer.token_ids == expected.token_ids
+    assert answer.reuse.dram_tokens == 20 * BLOCK
+    assert answer.reuse.bytes_by_transport == {"shm": 20 * BLOCK_BYTES}
+    assert not answer.reuse.recomputed
+    assert here.engine.stats.store.loads_shortened == 1
