@@ -25,6 +25,7 @@ _SUMMARIES = {
     _BENCHES: {
         "serve": "TTFT cold, cached, and the price of storing",
         "store": "Calls, memory and disk beside Mooncake, Redis, LMCache and the limits",
+        "transfer": "Bytes over TCP beside NIXL, Mooncake, raw sockets and memcpy",
     },
 }
 

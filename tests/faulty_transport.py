@@ -68,6 +68,10 @@ class FaultyTransport:
             for index, status in enumerate(statuses)
         )
 
+    def wait(self, batch: BatchId) -> tuple[SliceStatus, ...]:
+        self._inner.wait(batch)
+        return self.poll(batch)
+
     def finished(self) -> list[BatchId]:
         finished = self._inner.finished()
         for batch in finished:

@@ -42,6 +42,7 @@ class Batch:
     parts: list[int]  # settlements of each slice that are still to come
     pending: int  # slices
     ending: SliceStatus | None = None
+    waiter: threading.Lock | None = None  # held until the last slice is terminal
     forgotten: bool = False
 
     @classmethod
@@ -145,12 +146,38 @@ class Batches:
             del self._batches[batch_id]
             return None
 
+    def wait(self, batch_id: BatchId) -> tuple[SliceStatus, ...]:
+        """Once every slice is terminal."""
+        waiter = self._waiter_of(batch_id)
+        if waiter is not None:
+            waiter.acquire()
+        return self.poll(batch_id)
+
+    def _waiter_of(self, batch_id: BatchId) -> threading.Lock | None:
+        """What to acquire; None: the batch has ended. It is told to nobody else."""
+        with self._lock:
+            batch = self._batches.get(batch_id)
+            if batch is None or batch.waiter is not None:
+                raise InvalidRequest(f"batch {batch_id} is unknown, or another waits for it")
+            if batch.pending:
+                batch.waiter = threading.Lock()
+                batch.waiter.acquire()
+            elif batch_id in self._finished:
+                self._finished.remove(batch_id)
+                if not self._finished:
+                    self._clear_notice()
+            return batch.waiter
+
     def finished(self) -> list[BatchId]:
         with self._lock:
-            if self._finished and self._notice >= 0:
-                os.eventfd_read(self._notice)
+            if self._finished:
+                self._clear_notice()
             finished, self._finished = self._finished, []
             return [batch_id for batch_id in finished if batch_id in self._batches]
+
+    def _clear_notice(self) -> None:
+        if self._notice >= 0:
+            os.eventfd_read(self._notice)
 
     def fileno(self) -> int:
         return self._notice
@@ -204,9 +231,11 @@ class Batches:
         if batch.pending:
             return
         batch.requests = ()  # the views go with the transfer
+        if batch.waiter is not None:
+            batch.waiter.release()
         if batch.forgotten:
             del self._batches[batch.id]
-        else:
+        elif batch.waiter is None:
             self._finished.append(batch.id)
             if len(self._finished) == 1 and self._notice >= 0:
                 os.eventfd_write(self._notice, 1)

@@ -33,7 +33,7 @@ CLOSED = SliceStatus(SliceState.FAILED, "closed")
 
 
 class Transport(Protocol):
-    """One-sided transfers in batches. Callable from any thread; nothing but `close` waits."""
+    """One-sided transfers in batches. Callable from any thread; only `wait` and `close` wait."""
 
     def submit(self, requests: Sequence[TransferRequest], *, deadline: float) -> BatchId:
         """Takes all of the requests or none. `deadline` is of time.monotonic(). Raises
@@ -42,6 +42,10 @@ class Transport(Protocol):
 
     def poll(self, batch: BatchId) -> tuple[SliceStatus, ...]:
         """One status a request. Raises InvalidRequest for a batch that is unknown or forgotten."""
+
+    def wait(self, batch: BatchId) -> tuple[SliceStatus, ...]:
+        """Once every slice is terminal, which the deadline bounds. `finished` does not tell of the
+        batch then. Raises InvalidRequest for a batch that is unknown, forgotten, or waited for."""
 
     def finished(self) -> list[BatchId]:
         """Batches of which every slice became terminal since the last call; each is told once."""
@@ -95,6 +99,9 @@ class BatchTransport(abc.ABC):
 
     def poll(self, batch: BatchId) -> tuple[SliceStatus, ...]:
         return self._batches.poll(batch)
+
+    def wait(self, batch: BatchId) -> tuple[SliceStatus, ...]:
+        return self._batches.wait(batch)
 
     def finished(self) -> list[BatchId]:
         return self._batches.finished()

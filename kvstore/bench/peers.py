@@ -13,6 +13,9 @@ from ..service import CommandFailed
 from .contestants import ContestantFailed
 
 INSTALL_SECONDS = 900.0
+MOONCAKE_PACKAGES = ("mooncake-transfer-engine-non-cuda==0.3.13.post1",)
+"""Without .post1 the wheel of 0.3.13 needs libcudart."""
+MOONCAKE_NEEDS = "apt-get install libibverbs1 libnuma1 libcurl4"
 _DONE = ".installed"
 
 

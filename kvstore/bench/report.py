@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import random
@@ -16,6 +17,8 @@ from rich.table import Table
 
 from ..doctor.proc import chosen
 
+MICROSECONDS = 1e6
+GIGABYTE = 1e9
 _RESAMPLES = 2000
 _SHARED_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
@@ -82,6 +85,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
                 row.note,
             )
         Console().print(table)
+
+
+def percentile(values: Sequence[float], ratio: float) -> float:
+    """The smallest value that at least `ratio` of all do not exceed."""
+    return sorted(values)[max(0, math.ceil(ratio * len(values)) - 1)]
 
 
 def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Spread:

@@ -20,13 +20,19 @@ HEADLINES = {
     "evicted_per_put": "× evicted",
     "gb_per_s": "GB/s",
 }
-"""The figure that a row's line shows is the first of these it has."""
-BESIDE = {"lost": "lost", "retries": "retries", "after_clear": "B after clear"}
+"""The figure that a row's line shows is the first of these it has, if no other was asked for."""
+BESIDE = {
+    "lost": "lost",
+    "retries": "retries",
+    "after_clear": "B after clear",
+    "cpu_s_per_gb": "CPU s/GB",
+}
 """Figures that stand beside the headline."""
 PIPED_COLUMNS = 150
 
 
-def show(report: Report) -> None:
+def show(report: Report, headline: str = "p50_us") -> None:
+    """A row without that figure shows another of HEADLINES."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_COLUMNS)
@@ -36,15 +42,19 @@ def show(report: Report) -> None:
     for title in ("size", "ours [quartiles]", "GB/s", *peers, LIMIT):
         table.add_column(title, justify="right")
     for row in report.rows:
-        table.add_row(*_cells(row, peers))
+        shown = headline if headline in row.ours else _first_of(row)
+        table.add_row(*_cells(row, peers, shown))
     console.print(table)
     console.print("(2×): ours is twice as good, the median of the ratios within rounds")
     for name, value in report.settings.items():
         console.print(f"{name}: {value}", highlight=False)
 
 
-def _cells(row: Row, peers: Sequence[str]) -> list[str]:
-    headline = next(name for name in HEADLINES if name in row.ours)
+def _first_of(row: Row) -> str:
+    return next(name for name in HEADLINES if name in row.ours)
+
+
+def _cells(row: Row, peers: Sequence[str], headline: str) -> list[str]:
     rate = row.ours.get("gb_per_s")
     sides = {**{name: row.peers.get(name, {}) for name in peers}, LIMIT: row.limit}
     return [

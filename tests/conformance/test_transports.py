@@ -233,6 +233,40 @@ def test_a_finished_batch_is_told_once_and_polled_until_forgotten(rig: Rig) -> N
     rig.transport.forget(batch)
 
 
+def test_who_waits_for_a_batch_is_told_and_nobody_else(rig: Rig) -> None:
+    rig.hold()
+    batch = submit(rig, read(buffer(10)), write(buffer(10)))
+    told: list[tuple[SliceStatus, ...]] = []
+    waiter = threading.Thread(target=lambda: told.append(rig.transport.wait(batch)))
+    waiter.start()
+    rig.resume()
+    waiter.join(SOON)
+    assert told == [(DONE, DONE)]
+    assert rig.transport.finished() == []
+
+
+def test_a_wait_for_what_has_ended_returns_and_takes_the_notice_back(rig: Rig) -> None:
+    batch = submit(rig, read(buffer(10)))
+    poller = select.poll()
+    poller.register(rig.transport.fileno(), select.POLLIN)
+    assert poller.poll(SOON * 1000)
+    assert rig.transport.wait(batch) == (DONE,)
+    assert rig.transport.finished() == []
+    assert poller.poll(0) == []
+    rig.transport.forget(batch)
+    with pytest.raises(InvalidRequest, match=str(batch)):
+        rig.transport.wait(batch)
+
+
+def test_a_wait_ends_with_the_deadline(rig: Rig) -> None:
+    rig.hold()
+    batch = submit(rig, read(buffer(10)), within=0.05)
+    try:
+        assert rig.transport.wait(batch) == (SliceStatus(SliceState.FAILED, "deadline"),)
+    finally:
+        rig.resume()
+
+
 def test_bounds_are_busy_at_once_and_free_again(make: Callable[..., Rig]) -> None:
     rig = make(SMALL)
     rig.hold()

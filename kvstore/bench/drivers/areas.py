@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import random
 import struct
@@ -22,6 +23,10 @@ class Area:
         self.view = memoryview(self.memory)
         for offset in range(0, num_bytes, mmap.PAGESIZE):
             self.memory[offset] = 0
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     def __len__(self) -> int:
         return len(self.view)

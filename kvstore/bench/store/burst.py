@@ -9,11 +9,10 @@ from pathlib import Path
 
 from ..contestants import Contestant, driver_command
 from ..drivers.store.nvme import BATCH
-from ..report import Row, Spread, ratio_interval
+from ..report import GIGABYTE, Row, Spread, ratio_interval
 from ..rounds import LIMIT, OURS, Contestants, Say
 from .cases import MiB
 from .daemon import running_daemon
-from .rows import GIGABYTE
 
 BLOCK_BYTES = MiB
 BURST_OF_DRAM = 3

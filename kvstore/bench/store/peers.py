@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..peers import Peer
+from ..peers import MOONCAKE_NEEDS, MOONCAKE_PACKAGES, Peer
 
 PEERS: Mapping[str, Peer] = {
     "mooncake": Peer(
         "store.mooncake",
-        # .post1: the wheel of 0.3.13 itself needs libcudart.
-        ("mooncake-transfer-engine-non-cuda==0.3.13.post1",),
-        "apt-get install libibverbs1 libnuma1 libcurl4",
+        MOONCAKE_PACKAGES,
+        MOONCAKE_NEEDS,
     ),
     "redis": Peer(
         "store.redis",

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ..report import Row, Spread, ratio_interval
+from ..report import GIGABYTE, MICROSECONDS, Row, Spread, percentile, ratio_interval
 from ..rounds import LIMIT, OURS, Answers
 from .cases import Case
-
-MICROSECONDS = 1e6
-GIGABYTE = 1e9
-
-
-def percentile(values: Sequence[float], ratio: float) -> float:
-    """The smallest value that at least `ratio` of all do not exceed."""
-    return sorted(values)[max(0, math.ceil(ratio * len(values)) - 1)]
 
 
 def call_row(case: Case, answers: Answers) -> Row:

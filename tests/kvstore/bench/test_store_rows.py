@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from moontide.kvstore.bench import Report, Row, Spread
+from moontide.kvstore.bench.report import percentile
 from moontide.kvstore.bench.store.cases import SIZES, Budget, area_bytes, call_cases
-from moontide.kvstore.bench.store.rows import call_row, percentile
+from moontide.kvstore.bench.store.rows import call_row
 from moontide.kvstore.bench.table import show
 
 CASE = next(case for case in call_cases([1 << 20]) if case.name == "put")

@@ -3,7 +3,6 @@ from and into registered buffers."""
 
 from __future__ import annotations
 
-import ctypes
 import socket
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -33,7 +32,7 @@ class Mooncake:
     def region(self, area: Area, offset: int, num_bytes: int) -> Place:
         address = self._addresses.get(id(area))
         if address is None:
-            address = ctypes.addressof(ctypes.c_char.from_buffer(area.memory))
+            address = area.address
             _check(self._store.register_buffer(address, len(area)), "register_buffer")
             self._addresses[id(area)] = address
             self._areas.append(area)

@@ -1,0 +1,109 @@
+"""`moontide bench transfer`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...service import CommandFailed, guarded
+from ..flags import sizes_of
+from ..peers import chosen_peers, default_peer_dir
+from ..table import show
+from .cases import (
+    BATCHES,
+    MOST_BATCH,
+    MOST_STREAMS,
+    MOST_THREADS,
+    OPCODES,
+    SIZES,
+    STREAMS,
+    THREADS,
+    Grid,
+    KiB,
+    MiB,
+)
+from .peers import PEERS
+from .plan import Plan, run_plan
+
+QUICK = Grid(sizes=(64 * KiB, MiB, 16 * MiB), batches=(1,), threads=(1,))
+QUICK_ROUNDS = 3
+
+
+@click.command()
+@click.option("--against", default="", help=f"Peers to measure too: {','.join(PEERS)}")
+@click.option(
+    "--opcode",
+    "opcodes",
+    multiple=True,
+    type=click.Choice(OPCODES),
+    help="Only this; both unless given",
+)
+@click.option("--sizes", default="", help="Of slices, as 4KiB,1MiB; not given: 4 KiB to 64 MiB")
+@click.option("--batches", default="", help=f"Slices of a call, as 1,32; up to {MOST_BATCH}")
+@click.option("--streams", default="", help=f"Connections, as 1,2; up to {MOST_STREAMS}")
+@click.option("--threads", default="", help=f"Threads that call, as 1,8; up to {MOST_THREADS}")
+@click.option(
+    "--rounds",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="That count, of each case",
+)
+@click.option(
+    "--round-seconds",
+    default=0.2,
+    show_default=True,
+    type=click.FloatRange(0.0, 60.0),
+    help="Of timed calls, per contestant; two calls at least",
+)
+@click.option("--quick", is_flag=True, help="Fewer sizes, batches, threads and rounds")
+@click.option(
+    "--peer-dir", type=click.Path(path_type=Path), help="Where peers are installed [~/.cache]"
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the report here")
+def transfer(json_file: Path | None, **flags: Any) -> None:
+    """The TCP transport beside NIXL, Mooncake, raw sockets and memcpy; interleaved."""
+
+    def run() -> int:
+        report = run_plan(_plan(**flags), _say)
+        show(report, "gb_per_s")
+        if json_file is not None:
+            report.write(json_file)
+        return 0
+
+    sys.exit(guarded("bench transfer", run))
+
+
+def _plan(*, against: str, quick: bool, **flags: Any) -> Plan:
+    """Of the command's flags. Raises CommandFailed."""
+    usual = QUICK if quick else Grid(OPCODES, SIZES, BATCHES, STREAMS, THREADS)
+    return Plan(
+        against=chosen_peers(against, PEERS),
+        grid=Grid(
+            flags["opcodes"] or usual.opcodes,
+            sizes_of(flags["sizes"]) or usual.sizes,
+            _counts("--batches", flags["batches"], MOST_BATCH) or usual.batches,
+            _counts("--streams", flags["streams"], MOST_STREAMS) or usual.streams,
+            _counts("--threads", flags["threads"], MOST_THREADS) or usual.threads,
+        ),
+        rounds=min(flags["rounds"], QUICK_ROUNDS) if quick else flags["rounds"],
+        round_seconds=flags["round_seconds"],
+        peer_dir=flags["peer_dir"] or default_peer_dir(),
+    )
+
+
+def _counts(flag: str, text: str, most: int) -> Sequence[int]:
+    """Of `1,2`. Raises CommandFailed."""
+    counts = [item for item in text.split(",") if item]
+    for count in counts:
+        if not count.isdecimal() or not 1 <= int(count) <= most:
+            raise CommandFailed(f"{flag} {count}: give numbers from 1 to {most}, as 1,2")
+    return [int(count) for count in counts]
+
+
+def _say(text: str) -> None:
+    click.echo(f"moontide bench transfer: {text}", err=True)

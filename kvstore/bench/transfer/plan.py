@@ -1,0 +1,79 @@
+"""One run: its processes, its cases one after the other, its report."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...service import CommandFailed, Size
+from ..contestants import Contestant, ContestantFailed, driver_command
+from ..drivers.transfer.raw import VARIANTS
+from ..report import Report, Row, load_average
+from ..rounds import OURS, Contestants, Say
+from .cases import AREA_BYTES, Case, Grid
+from .peers import PEERS
+from .rows import RAW, transfer_row
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    against: tuple[str, ...]
+    grid: Grid
+    rounds: int
+    round_seconds: float
+    peer_dir: Path
+
+
+def run_plan(plan: Plan, say: Say) -> Report:
+    """Raises CommandFailed when our own side cannot run, or no case fits."""
+    cases = list(plan.grid.cases())
+    if not cases:
+        raise CommandFailed(
+            f"slices × batch × threads is more than {Size(AREA_BYTES)} in every case: lower one"
+        )
+    area_bytes = max(case.bytes_in_flight for case in cases)
+    settings = {
+        "rounds": str(plan.rounds),
+        "round_seconds": f"{plan.round_seconds:g}",
+        "area": str(Size(area_bytes)),
+        "order": "reversed from round to round",
+        "load_before": load_average(),
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="moontide-bench-") as name,
+        Contestants(say) as contestants,
+    ):
+        try:
+            _enter_all(contestants, plan, Path(name), area_bytes)
+            settings |= {f"version {name}": told for name, told in contestants.versions.items()}
+            rows = [_measure(contestants, plan, case, say) for case in cases]
+        except ContestantFailed as error:
+            raise CommandFailed(str(error)) from error
+    settings["load_after"] = load_average()
+    return Report.of(rows, settings)
+
+
+def _enter_all(contestants: Contestants, plan: Plan, directory: Path, area_bytes: int) -> None:
+    begin = {"area_bytes": area_bytes}
+
+    def enter(name: str, module: str, **settings: str) -> None:
+        log = directory / f"{name}.log"
+        contestant = Contestant(name, driver_command(f"transfer.{module}"), log)
+        contestants.enter(contestant, begin | settings)
+
+    enter(OURS, "ours")
+    for variant in VARIANTS:
+        enter(RAW + variant, "raw", variant=variant)
+    enter("memcpy", "memcpy")
+    for name in plan.against:
+        directories = {"peers": plan.peer_dir, "logs": directory}
+        contestants.enter_peer(name, PEERS[name], directories, begin)
+
+
+def _measure(contestants: Contestants, plan: Plan, case: Case, say: Say) -> Row:
+    """A round to warm up, then those that count."""
+    say(f"{case.name}, {Size(case.size_bytes)} × {case.batch}")
+    request = case.request(plan.round_seconds)
+    answers = contestants.rounds(plan.rounds + 1, lambda *_: request)
+    return transfer_row(case, {name: given[1:] for name, given in answers.items()})
