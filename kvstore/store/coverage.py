@@ -12,7 +12,9 @@ from ..types import Tier
 from ..wire import BlockEntry
 from .catalog import Catalog
 from .namespaces import OpenNamespace
-from .types import LOCAL_TRANSPORT
+from .types import LOCAL_TRANSPORT, Origin
+
+_HERE = Origin(Tier.DRAM, LOCAL_TRANSPORT)
 
 
 class Covered(NamedTuple):
@@ -115,13 +117,17 @@ class Finder:
         )
 
 
-def transports(catalog: Catalog, blocks: Sequence[Sequence[BlockEntry]]) -> list[str]:
-    """How each block comes to this node's DRAM; empty when all lie there."""
+def ways(catalog: Catalog, blocks: Sequence[Sequence[BlockEntry]]) -> tuple[list[str], list[str]]:
+    """How each block comes to this node's DRAM, and from which peer; both empty when all lie
+    there."""
     origins = catalog.origins
     if not origins:
-        return []
-    ways = []
-    for block in blocks:
-        filling = [origins[entry.slot] for entry in block if entry.slot in origins]
-        ways.append(filling[0].transport if filling else LOCAL_TRANSPORT)
-    return ways if any(way != LOCAL_TRANSPORT for way in ways) else []
+        return [], []
+    found = [
+        next((origins[entry.slot] for entry in block if entry.slot in origins), _HERE)
+        for block in blocks
+    ]
+    if all(origin is _HERE for origin in found):
+        return [], []
+    peers = [origin.peer for origin in found]
+    return [origin.transport for origin in found], peers if any(peers) else []

@@ -11,7 +11,7 @@ from ..layout import Shard
 from ..slots import HEAD, LENGTH, WORDS, SlotState
 from ..types import Located
 from .checks import check_chain, check_keys
-from .coverage import Finder, transports
+from .coverage import Finder, ways
 from .parts import StoreParts
 from .slot_table import NO_SLOT
 from .types import BlocksFound, OwnerId
@@ -113,8 +113,8 @@ class StoreFinding(StoreParts):
         self._counters.hits += len(found.slots)
         self._counters.misses += (len(keys) - len(found.blocks)) * len(coverage)
         checksums = self._contents.checksums(found.slots)
-        ways = transports(self._catalog, found.blocks)
-        return BlocksFound(found.blocks, found.shards, checksums, ticket, ways)
+        transports, peers = ways(self._catalog, found.blocks)
+        return BlocksFound(found.blocks, found.shards, checksums, ticket, transports, peers)
 
     def covers(
         self,

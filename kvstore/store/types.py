@@ -150,6 +150,7 @@ class Origin(NamedTuple):
 
     tier: Tier
     transport: str  # "file", "tcp", …
+    peer: str = ""  # node whose pool they lie in, if it is another
 
     @property
     def is_local(self) -> bool:
@@ -165,6 +166,7 @@ class BlocksFound(NamedTuple):
     checksums: bytes
     ticket: bytes
     transports: list[str]
+    peers: list[str]
 
 
 class Revocation(NamedTuple):

@@ -80,6 +80,8 @@ class BlocksReply(Message, frozen=True, tag=71):
     ticket: bytes = b""
     # one a block: how it comes to our DRAM; empty: all lay there
     transports: list[str] = msgspec.field(default_factory=list)
+    # one a block: node that has it, if it is another; empty: none comes from one
+    peers: list[str] = msgspec.field(default_factory=list)
 
 
 class GetReply(Message, frozen=True, tag=72):

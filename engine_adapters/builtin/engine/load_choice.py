@@ -15,7 +15,7 @@ from dataclasses import dataclass
 NEGLIGIBLE_LOAD_S = 0.01
 """A load that is expected to take no longer is taken: estimates are not better than that, and it
 leaves the processor to others."""
-PATIENCE_S = 0.05
+PATIENCE_S = 0.1
 PATIENCE_SHARE = 0.05
 """A load is given that long to show what it is worth, or this share of what computing takes."""
 

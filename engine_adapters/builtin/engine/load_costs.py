@@ -21,6 +21,8 @@ HALF_LIFE_S = 60.0
 """A way that is not used tells nothing: so often its rate goes half the way back to the guess (on
 a logarithmic scale), so that a network that has recovered is tried again."""
 
+MAX_SOURCES = 256
+
 
 @dataclass(slots=True)
 class MeasuredRate:
@@ -48,7 +50,7 @@ class MeasuredRate:
 
 
 class TransferRates:
-    """Bytes a second from each source that was ever loaded from."""
+    """Bytes a second from each source that was loaded from, at most MAX_SOURCES."""
 
     def __init__(self) -> None:
         self._rates: dict[Source, MeasuredRate] = {}
@@ -67,6 +69,8 @@ class TransferRates:
         if rate is None:
             guess = FIRST_BYTES_PER_S.get(source.transport, FIRST_BYTES_PER_S["tcp"])
             rate = self._rates[source] = MeasuredRate(guess, MEMORY_BYTES, HALF_LIFE_S)
+            if len(self._rates) > MAX_SOURCES:
+                del self._rates[next(iter(self._rates))]  # known longest
         return rate
 
 

@@ -187,6 +187,5 @@ class Lookups:
 
 
 def _found(hit: PrefixHit, first_block: int) -> Found:
-    sources = zip(hit.tiers, hit.transports, strict=True)
-    by_block = tuple(Source(tier, transport) for tier, transport in sources)
+    by_block = tuple(map(Source, hit.tiers, hit.transports, hit.peers))
     return Found(first_block, by_block, time.monotonic())

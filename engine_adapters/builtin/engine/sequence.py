@@ -38,13 +38,14 @@ class Source:
 
     tier: Tier
     transport: str  # how they reach this node's DRAM: shm (they lie there), file, tcp
+    peer: str = ""  # node that has them, if it is another
 
     @property
     def is_local(self) -> bool:
         return self.transport != "tcp"
 
     def __str__(self) -> str:
-        return f"{self.tier}/{self.transport}"
+        return f"{self.tier}/{self.transport}" + (f"/{self.peer}" if self.peer else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,10 +117,11 @@ class LocatedBlocks:
         self.keys = tuple(keys[: len(reply.blocks)])
         self.tiers = tuple(_coldest(block) for block in reply.blocks)
         self.transports = tuple(reply.transports) or (LOCAL,) * len(self.keys)
-        if not len(self.keys) == len(reply.blocks) == len(self.transports):
+        self.peers = tuple(reply.peers) or ("",) * len(self.keys)
+        if not len(self.keys) == len(reply.blocks) == len(self.transports) == len(self.peers):
             raise InvalidRequest(
-                f"{len(reply.blocks)} blocks and {len(self.transports)} transports for "
-                f"{len(keys)} keys"
+                f"{len(reply.blocks)} blocks, {len(self.transports)} transports and "
+                f"{len(self.peers)} peers for {len(keys)} keys"
             )
         self._checksums: NDArray[np.uint64] = np.frombuffer(reply.checksums, "<u8").copy()
         shards = [Shard.unpack(packed) for packed in reply.shards]

@@ -60,6 +60,7 @@ class FindJob(Job):
             blocks=located.keys,
             tiers=located.tiers,
             transports=located.transports,
+            peers=located.peers,
             ticket=Ticket(message.ticket, self._pin_s or 0.0, located),
         )
         self.finish(JobStatus.DONE, hit=hit)

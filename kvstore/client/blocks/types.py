@@ -41,13 +41,14 @@ class Ticket:
 class PrefixHit:
     """The longest prefix that is there, or on its way here: a load waits for what is. One entry a
     block: in `tiers` the tier its bytes come from, in `transports` the way ("shm": it lay in this
-    node's DRAM; else "file" or "tcp"). Of a fetch, `blocks` ends with the request's own block,
-    which `num_tokens` does not count."""
+    node's DRAM; else "file" or "tcp"), in `peers` the node that has it, if it is another. Of a
+    fetch, `blocks` ends with the request's own block, which `num_tokens` does not count."""
 
     num_tokens: int
     blocks: tuple[BlockKey, ...]
     tiers: tuple[Tier, ...]
     transports: tuple[str, ...]
+    peers: tuple[str, ...]
     ticket: Ticket
 
 

@@ -94,7 +94,7 @@ class PeerBlockSource:
             logger.info("peer_lookup_failed peer=%s reason=%s", neighbour.record.id, error)
             blocks.pins.release()
             return True
-        pieces, has_room = self._reserve(search, keys, offer)
+        pieces, has_room = self._reserve(search, neighbour.record.id, keys, offer)
         if not pieces:
             blocks.pins.release()
             return has_room
@@ -129,7 +129,7 @@ class PeerBlockSource:
         return neighbours[instance], keys[:num_blocks]
 
     def _reserve(
-        self, search: _Search, keys: Sequence[BlockKey], offer: Offer
+        self, search: _Search, peer: str, keys: Sequence[BlockKey], offer: Offer
     ) -> tuple[list[Piece], bool]:
         """Places for what is offered, in order, as far as there is room."""
         pieces: list[Piece] = []
@@ -143,6 +143,7 @@ class PeerBlockSource:
                 parents=[search.parents[key] for key, _ in blocks],
                 shards=shards,
                 tier=tier,
+                peer=peer,
                 request_scoped_s=self._copy_seconds,
             )
             reserved, has_room = reserve_pieces(self._tools.store, spec)

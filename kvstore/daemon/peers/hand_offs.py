@@ -34,7 +34,7 @@ class HandOffs:
     def fetch(self, request: HandOff) -> BlocksFound:
         store, link = self._tools.store, self._link(request.source)
         namespace = store.namespace(request.namespace)
-        pieces = _reserve(store, namespace, request)
+        pieces = _reserve(store, namespace, link.record.id, request)
         if pieces:
             floor = self._tools.floor_of(namespace.digest)
             blocks = RemoteBlocks(link, namespace, request.coverage, floor=floor)
@@ -68,7 +68,7 @@ class HandOffs:
         return neighbour.link
 
 
-def _reserve(store: Store, namespace: Namespace, request: HandOff) -> list[Piece]:
+def _reserve(store: Store, namespace: Namespace, peer: str, request: HandOff) -> list[Piece]:
     """Places for every block that is not here, up to the first without room."""
     missing = store.missing(request.namespace, request.keys, request.coverage)
     border = len(request.keys) - request.num_request_scoped
@@ -86,6 +86,7 @@ def _reserve(store: Store, namespace: Namespace, request: HandOff) -> list[Piece
             parents=[_parent(request, index) for index in positions],
             shards=request.coverage,
             tier=Tier.DRAM,
+            peer=peer,
             request_scoped_s=lifetime,
         )
         reserved, has_room = reserve_pieces(store, spec)

@@ -23,6 +23,7 @@ class FillSpec:
     parents: Sequence[bytes]
     shards: Sequence[Shard]
     tier: Tier  # where the bytes come from
+    peer: str  # node that has them
     request_scoped_s: float | None = None  # how long such blocks live; None: kept as replicas
 
 
@@ -35,7 +36,7 @@ def reserve_pieces(store: Store, spec: FillSpec) -> tuple[list[Piece], bool]:
         spec.keys,
         spec.parents,
         spec.shards,
-        origin=Origin(spec.tier, REMOTE_TRANSPORT),
+        origin=Origin(spec.tier, REMOTE_TRANSPORT, spec.peer),
         request_scoped=spec.request_scoped_s is not None,
         ttl_s=spec.request_scoped_s,
         now=time.monotonic(),

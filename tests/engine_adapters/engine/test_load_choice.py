@@ -148,7 +148,7 @@ def test_r51_a_load_of_which_nothing_comes_costs_a_twentieth_of_computing() -> N
     progress = LoadProgress(33 << 21)
     for _ in range(4):
         progress.asked(1 << 21, 10.0)
-    assert progress.late_at(3.0) == 10.15
+    assert progress.late_at(4.0) == 10.2
 
 
 def test_a_load_near_its_end_is_not_dropped_for_one_late_part() -> None:

@@ -25,7 +25,7 @@ from .test_store_paths import holds_nothing
 MBIT = 1e6 / 8  # bytes a second
 TOKENS = 50 * BLOCK + 3
 BLOCK_BYTES = 4 * 2 * 2 * BLOCK * 16 * 4  # all layers
-REMOTE = Source(Tier.DRAM, "tcp")
+REMOTE = Source(Tier.DRAM, "tcp", "home")
 FILL_SECONDS = 10.0  # after which the daemon gives up what comes too slowly
 
 
@@ -116,7 +116,9 @@ def test_r51_a_load_over_1_mbit_is_dropped_once_and_then_not_begun(
     cluster: SlowCluster,
     home: Bench,
     make_here: MakeBench,
+    make_bench: MakeBench,
     clients: list[StoreClient],
+    namespace: Namespace,
 ) -> None:
     here = make_here()
     prompts = [prompt(TOKENS, seed) for seed in range(3)]
@@ -134,9 +136,9 @@ def test_r51_a_load_over_1_mbit_is_dropped_once_and_then_not_begun(
     assert counts.breaker_opened == 0
     for client in clients:  # what came too late is gone, and nobody holds anything
         wait_until(lambda each=client: holds_nothing(each), FILL_SECONDS + 5.0, client.stats)
-    here.clear()
-    again = here.run(prompts[0])  # what was computed was stored here
+    again = make_bench(clients[1].kv(namespace)).run(prompts[0])  # what was computed was stored
     assert (again.token_ids, again.reuse.dram_tokens) == (expected[0], 50 * BLOCK)
+    assert again.reuse.bytes_by_transport == {"shm": 50 * BLOCK_BYTES}
 
 
 @pytest.mark.parametrize("mbit", [10, 100, 10_000])

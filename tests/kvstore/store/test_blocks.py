@@ -220,7 +220,7 @@ def test_shard_outside_the_layout_is_refused(node: Node, namespace: int, chain: 
 
 def test_prefix_of_an_unknown_chain_is_empty(node: Node, namespace: int, chain: Chain) -> None:
     found = node.lookup_blocks(node.connect(), namespace, chain(2), [WHOLE], pin_s=5.0)
-    assert found == ([], [], b"", b"", [])
+    assert found == ([], [], b"", b"", [], [])
     assert node.store.exists([EntryId(b"k"), EntryId(b"")], node.now) == [False, False]
 
 

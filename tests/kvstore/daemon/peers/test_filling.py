@@ -75,6 +75,7 @@ class World:
             parents=[b"", *KEYS[:-1]],
             shards=WHOLE,
             tier=Tier.DRAM,
+            peer="theirs",
         )
         pieces, has_room = reserve_pieces(self.ours, spec)
         assert has_room
