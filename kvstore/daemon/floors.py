@@ -4,10 +4,11 @@
     start, poll, peer's word   membership ──────────────┴─► in force here ──► our own record
 
 In force means: what the namespace held is a miss in DRAM (Store.raise_floor) and nothing of it is
-brought from disk (Tiering.raise_floor). Our own record outlives a membership that is in memory or
-was wiped, and names what the disk may still hold: a start clears that before anything is served
-(ADR 0018). Until the record says that the disk is clear, nothing of the namespace is written there:
-so a start that clears once more than it must finds nothing that was stored above the floor.
+brought from disk (Tiering.raise_floor); answers wait until it is swept from DRAM, too. Our own
+record outlives a membership that is in memory or was wiped, and names what the disk may still hold:
+a start clears that before anything is served (ADR 0018). Until the record says that the disk is
+clear, nothing of the namespace is written there: so a start that clears once more than it must
+finds nothing that was stored above the floor.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import msgspec
 from ..durable import write_durably
 from ..errors import StoreError, StoreUnavailable
 from ..membership import Membership
-from ..store import Store
+from ..store import Store, Sweep
 from .tiers import Tiering
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class FloorKeeper:
         self._saving = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._saves: set[asyncio.Task[None]] = set()
+        self._sweeps: set[Sweep] = set()  # of what lies below floors that were raised since
         self._poll: asyncio.Task[None] | None = None
         self._saved = _read(directory / _RECORD)
         self._floors = dict(self._saved.floors)
@@ -100,6 +102,7 @@ class FloorKeeper:
             )
             self._apply(floors)
             await self._save()
+            await self._sweep()
         except OSError as error:
             raise StoreUnavailable(
                 f"the floor could not be made durable: {error}; repair the disk, then repeat the "
@@ -121,6 +124,7 @@ class FloorKeeper:
                 for namespace in tuple(self._uncleared):
                     self._clear_disk(namespace)
                 await self._save()
+                await self._sweep()
             except (StoreError, OSError) as error:
                 logger.warning("floors_unreadable error=%s", error)
 
@@ -128,10 +132,20 @@ class FloorKeeper:
         """Raises OutOfSpace; those before it are in force then."""
         news = {name: floor for name, floor in floors.items() if floor > self._floors.get(name, 0)}
         for name, floor in news.items():
-            self._store.raise_floor(bytes.fromhex(name))
+            sweep = self._store.raise_floor(bytes.fromhex(name))
+            if sweep is not None:
+                self._sweeps.add(sweep)
             self._floors[name] = floor
             self._clear_disk(name)
             logger.info("floor_raised namespace=%s floor=%d", name[:16], floor)
+
+    async def _sweep(self) -> None:
+        """Then nobody reads what lies below, either, of those who know where from a look-up without
+        a ticket."""
+        for sweep in tuple(self._sweeps):
+            for _ in sweep:
+                await asyncio.sleep(0)  # let others have a turn
+            self._sweeps.discard(sweep)
 
     def _clear_disk(self, namespace: str) -> None:
         """Without a tier it is left to the next start that has one."""

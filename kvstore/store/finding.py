@@ -10,6 +10,7 @@ from ..keys import BlockKey, EntryId
 from ..layout import Shard
 from ..slots import HEAD, LENGTH, WORDS, SlotState
 from ..types import Located
+from .catalog import DOOMED
 from .checks import check_chain, check_keys
 from .coverage import Finder, ways
 from .parts import StoreParts
@@ -187,6 +188,13 @@ class StoreFinding(StoreParts):
         """Whether anybody holds that entry; False when it is gone."""
         state = self._catalog.find(slot, generation)
         return state is not SlotState.FREE and self._catalog.pins[slot] > 0
+
+    def is_current(self, slot: int, generation: int) -> bool:
+        """Whether that entry is found under its key, or will be once it is written."""
+        catalog = self._catalog
+        if catalog.find(slot, generation) not in (SlotState.RESERVED, SlotState.COMMITTED):
+            return False
+        return not catalog.is_retired(slot) and not catalog.flags[slot] & DOOMED
 
     def exists(self, entries: Sequence[bytes], now: float) -> list[bool]:
         absent = set(self.absent(entries, now))

@@ -125,11 +125,13 @@ class Get(Message, frozen=True, tag=11):
 
 
 class Read(Message, frozen=True, tag=12):
-    """Extents through the socket, for clients without shared memory. Answer: GetReply."""
+    """Extents through the socket, for clients without shared memory. Of what no ticket pins, only
+    what a look-up would still find. Answer: GetReply."""
 
     slots: list[int]
     generations: list[int]
     extents: list[int]
+    is_pinned: bool = True
 
 
 class Exists(Message, frozen=True, tag=13):

@@ -84,8 +84,8 @@ class CopyRun:
         slots = self._attachment.slots
         if slots is None:
             return True  # the daemon checked when it read
-        entry = extent.entry
-        if slots.is_intact(entry.slot, entry.generation):
-            return True
-        watermark = slots.watermark(entry.slot, entry.generation)  # still being written
+        place = extent.entry.slot, extent.entry.generation
+        if slots.is_intact(*place):
+            return self._located.is_pinned or slots.is_current(*place)
+        watermark = slots.watermark(*place)  # still being written
         return watermark is not None and watermark > extent.layer

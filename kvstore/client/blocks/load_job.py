@@ -138,6 +138,7 @@ class LoadJob(Job):
             [extent.entry.slot for extent in extents],
             [extent.entry.generation for extent in extents],
             [extent.layer for extent in extents],
+            is_pinned=self._ticket.located.is_pinned,
         )
         self._reading = True
         self.channel.request(message, lambda reply: self._read_done(parts, extents, reply))

@@ -100,8 +100,9 @@ Plan = tuple[tuple[LayerPiece, ...], ...]
 
 class LocatedBlocks:
     """Blocks of one lookup, in prompt order. Good for as long as each entry's header slot shows its
-    generation, in the daemon `instance`. `is_complete`: every layer was there at the lookup.
-    `read_bytes` counts what was loaded."""
+    generation, in the daemon `instance`; those of a lookup without a ticket (`is_pinned` False) as
+    long as a key leads to it. `is_complete`: every layer was there at the lookup. `read_bytes`
+    counts what was loaded."""
 
     def __init__(
         self,
@@ -113,6 +114,7 @@ class LocatedBlocks:
         """Raises InvalidRequest when the reply contradicts itself."""
         self.instance = instance
         self.coverage = coverage
+        self.is_pinned = bool(reply.ticket)
         self.read_bytes = 0  # a statistic; written on I/O threads
         self.keys = tuple(keys[: len(reply.blocks)])
         self.tiers = tuple(_coldest(block) for block in reply.blocks)

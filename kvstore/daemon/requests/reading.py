@@ -91,8 +91,9 @@ def read(peer: Peer, message: wire.Read) -> Outgoing:
     """Copies the extents out: what was pinned for this reader may end while they are sent."""
     checks.reservations(message.slots, message.generations)
     checks.same_length(slots=message.slots, extents=message.extents)
+    look = _complete_extent if message.is_pinned else _current_extent
     extents = [
-        _complete_extent(peer, slot, generation, index)
+        look(peer, slot, generation, index)
         for slot, generation, index in zip(
             message.slots, message.generations, message.extents, strict=True
         )
@@ -127,6 +128,13 @@ def _complete_extent(peer: Peer, slot: int, generation: int, index: int) -> Exte
     except InvalidRequest:  # that generation is gone: a miss
         return None
     return extents[index] if 0 <= index < len(extents) else None
+
+
+def _current_extent(peer: Peer, slot: int, generation: int, index: int) -> Extent | None:
+    """As `_complete_extent`, of what a look-up would find."""
+    if not peer.store.is_current(slot, generation):
+        return None
+    return _complete_extent(peer, slot, generation, index)
 
 
 def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply:

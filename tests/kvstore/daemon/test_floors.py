@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moontide.kvstore import wire
+from moontide.kvstore import BlockStore, JobResult, Ticket, connect, wire
 from moontide.kvstore.opening import namespace_message
 
 from ...store_process import StartStore, StoreProcess, start_nodes
@@ -17,6 +17,8 @@ from ...waiting import wait_until
 from .admin import Admin
 from .raw_client import local_client
 from .warm import (
+    BLOCK_TOKENS,
+    LAYER_BYTES,
     NAMESPACE,
     NUM_LAYERS,
     NVME,
@@ -58,6 +60,38 @@ def test_r31_a_raised_floor_holds_in_dram_on_disk_and_after_a_kill(
         assert hits(store, TOKENS) == 0
     wait_until(lambda: admin_of(node).stats()["tiers"]["nvme"]["entries"] == 0)
     check_at_rest(node)
+
+
+@pytest.mark.parametrize("by", ["shared memory", "tcp"])
+def test_r31_what_was_found_without_a_ticket_is_read_no_more_once_a_raise_is_answered(
+    store_daemon: StartStore, by: str
+) -> None:
+    """However many there are to sweep, and though another's ticket keeps the bytes."""
+    node, count = store_daemon(), 2000
+    tokens = prompt(count)
+    address = f"unix:{node.socket}" if by == "shared memory" else f"tcp://{node.listen}"
+    token = "" if by == "shared memory" else node.token
+    with connect(address, token=token, timeout_s=20.0) as client:
+        write_blocks(client, tokens)
+        with client.kv(NAMESPACE) as store:
+            known = store.lookup(tokens)
+            pinned = store.lookup(tokens[: 8 * BLOCK_TOKENS], pin_s=60.0)
+            assert (len(known.blocks), len(pinned.blocks)) == (count, 8)
+            assert loaded(store, known.ticket, count) == {*range(count)}
+            admin_of(node).post("/v1/floor", {"namespace": DIGEST})
+            assert loaded(store, known.ticket, count) == set()
+            assert loaded(store, pinned.ticket, 8) == {*range(8)}
+
+
+def loaded(store: BlockStore, ticket: Ticket, count: int) -> set[int]:
+    """Which of the blocks a load brings."""
+    buffers = [bytearray(LAYER_BYTES) for _ in range(count)]
+    store.submit_load(ticket, [1], [buffers], deadline_s=20.0)
+    results: list[JobResult] = []
+    wait_until(lambda: bool(results.extend(store.poll()) or results))
+    good = {*range(count)}.difference(results[0].failed_blocks)
+    assert all(buffers[block] == layer_of(block, 1) for block in good)
+    return good
 
 
 def test_what_is_stored_after_a_raise_is_found_through_the_old_handle_and_survives(

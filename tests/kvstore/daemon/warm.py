@@ -43,7 +43,7 @@ def prompt(num_blocks: int, *, seed: int = 0) -> list[int]:
 
 
 def layer_of(block: int, layer: int) -> bytes:
-    return hashlib.blake2b(bytes([block, layer])).digest() * (LAYER_BYTES // 64)
+    return hashlib.blake2b(bytes([block % 256, layer])).digest() * (LAYER_BYTES // 64)
 
 
 @contextmanager
