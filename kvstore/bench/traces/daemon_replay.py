@@ -33,9 +33,9 @@ LAYOUT = KVLayout(
 MAX_SEGMENTS = 64
 """Many, as a node has: segments move between writers as wholes."""
 NVME_REGIONS = 64
-NVME_BLOCK_BYTES = PAGE_BYTES + 640
-"""A block on disk, with its share of headers, index and the region that waits: so that the tier
-holds as many blocks as it is said to."""
+NVME_BLOCK_BYTES = PAGE_BYTES + 1024
+"""A block on disk, with more than its share of headers, index and the region that waits: the number
+of blocks is the limit."""
 CALL_SECONDS = 30.0
 FLUSH_SECONDS = 60.0
 QUIET_LOOKS = 2
@@ -59,8 +59,7 @@ class DaemonSizes:
         flags += ["--max-entries", str(2 * self.dram_blocks), "--nvme", str(nvme)]
         if not nvme:
             return flags
-        entries = str(2 * self.nvme_blocks)  # bytes are the limit
-        flags += ["--nvme-region", str(region), "--nvme-entries", entries]
+        flags += ["--nvme-region", str(region), "--nvme-entries", str(self.nvme_blocks)]
         return [*flags, "--nvme-writes", "late", "--nvme-compression", "off"]
 
 
