@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -14,10 +15,13 @@ from ..registry import Borrowed, SegmentRegistry
 from ..types import Opcode, TransferCounters
 from ..wire import HEADER_BYTES, Header, Kind
 from .pace import Pace
+from .patience import be_patient
 
 READ_AHEAD = 64
 """Requests received at once, and answered with one sendmsg."""
 _SCRATCH_BYTES = 64 << 10
+_LOOKS = 4
+"""How often a stalled call looks at its pace before that ends it."""
 
 
 @dataclass(slots=True)
@@ -62,6 +66,7 @@ class Serving:
         self._tally = tally
         self._idle_seconds = idle_seconds
         self._pace = Pace(stall_seconds, time.monotonic())
+        be_patient(sock, stall_seconds / _LOOKS)
         self._ahead = memoryview(bytearray(READ_AHEAD * HEADER_BYTES))
         self._have = 0  # bytes received ahead
         self._used = 0  # of them
@@ -79,20 +84,24 @@ class Serving:
         self._have, self._used = rest, 0
         self._pace.restart(time.monotonic())
         while self._have < HEADER_BYTES:
-            wait = self._idle_seconds
-            if self._have:
-                wait = self._pace.left(time.monotonic())
-            self._sock.settimeout(wait)
             try:
                 received = self._sock.recv_into(self._ahead[self._have :])
-            except TimeoutError:
+            except BlockingIOError:
                 if self._have:
-                    continue  # the pace decides
-                return False
+                    self._pace.left(time.monotonic())
+                elif not self._is_asked_something():
+                    return False
+                continue
             if not received:
                 return False
             self._have += received
         return True
+
+    def _is_asked_something(self) -> bool:
+        """Waits for as long as the peer may be idle."""
+        poller = select.poll()
+        poller.register(self._sock, select.POLLIN)
+        return bool(poller.poll(self._idle_seconds * 1000))
 
     def _answer(self) -> None:
         """Every whole request that was received; READs in runs."""
@@ -168,10 +177,10 @@ class Serving:
         target = target[early:]
         self._pace.restart(time.monotonic())
         while target.nbytes:
-            self._sock.settimeout(self._pace.left(time.monotonic()))
+            self._pace.left(time.monotonic())
             try:
-                received = self._sock.recv_into(target)
-            except TimeoutError:
+                received = self._sock.recv_into(target, 0, socket.MSG_WAITALL)
+            except BlockingIOError:
                 continue  # the pace decides
             if not received:
                 raise Unavailable("the peer closed the connection within a write")
@@ -182,10 +191,10 @@ class Serving:
         self._pace.restart(time.monotonic())
         start = 0
         while start < len(buffers):
-            self._sock.settimeout(self._pace.left(time.monotonic()))
+            self._pace.left(time.monotonic())
             try:
                 sent = self._sock.sendmsg(buffers[start:])
-            except TimeoutError:
+            except BlockingIOError:
                 continue  # the pace decides
             self._pace.moved(sent, time.monotonic())
             while start < len(buffers) and sent >= buffers[start].nbytes:
