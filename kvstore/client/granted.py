@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..errors import InvalidRequest
-from .connections.attachment import Attachment, SegmentTaken
+from .connections.attachment import Holder, SegmentTaken
 from .connections.link import Link
 from .deadline import Deadline
 
@@ -19,17 +19,18 @@ class GrantedMemory:
 
     def hold(
         self,
-        attachment: Attachment,
+        holder: Holder,
         segment: int,
         reservations: Iterable[tuple[int, int]],
         deadline: Deadline,
     ) -> memoryview:
-        """The segment's bytes; it is not given back before `attachment.let_go`. Raises SegmentTaken
-        when it was already, and with it the reservations (slot, generation)."""
+        """The segment's bytes; it is not given back before `holder.end`. Raises SegmentTaken when
+        it was already, and with it the reservations (slot, generation)."""
+        attachment = holder.attachment
         if not attachment.is_granted(segment):
             self._on_grant()
             try:
                 self._link.map_segment(attachment, segment, deadline, writable=True)
             except InvalidRequest as error:
                 raise SegmentTaken(str(error)) from error
-        return attachment.hold(segment, reservations)
+        return holder.hold(segment, reservations)

@@ -8,7 +8,7 @@ aborted, so nothing half-written is ever visible and its space comes back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 
@@ -19,7 +19,7 @@ from ..errors import StoreError
 from ..keys import EntryId
 from ..types import PutResult, PutStatus, ReserveStatus
 from .batches import MAX_VALUE_BYTES, batches
-from .connections.attachment import Attachment, SegmentTaken
+from .connections.attachment import Attachment, Holder, SegmentTaken
 from .connections.link import Answer, Link
 from .connections.writes import RunningWrites
 from .copies import Copies, SummedCopies, index_of_last
@@ -138,12 +138,14 @@ class ReservedWriter:
         self, attachment: Attachment, spaces: Sequence[Space], deadline: Deadline
     ) -> Iterator[dict[int, memoryview]]:
         """The granted segments that `spaces` lie in, mapped and held. Raises SegmentTaken."""
-        with ExitStack() as held:
-            segments: dict[int, memoryview] = {}
-            for index, reservations in granted_segments(spaces).items():
-                segments[index] = self._memory.hold(attachment, index, reservations, deadline)
-                held.callback(attachment.let_go, index)
-            yield segments
+        holder = Holder(attachment)
+        try:
+            yield {
+                index: self._memory.hold(holder, index, reservations, deadline)
+                for index, reservations in granted_segments(spaces).items()
+            }
+        finally:
+            holder.end()
 
     def _fill(
         self,

@@ -22,7 +22,7 @@ from .. import wire
 from ..errors import StoreUnavailable
 from ..keys import EntryId
 from ..types import PutResult, PutStatus
-from .connections.attachment import SegmentTaken
+from .connections.attachment import Holder, SegmentTaken
 from .connections.frames import OwnerLost
 from .connections.link import Link
 from .connections.writes import RunningWrites
@@ -57,6 +57,7 @@ class _Posted:
 
     request_id: int
     run: Run
+    holder: Holder
     batch: Batch
     begin: int  # in the run
     checksums: list[int]
@@ -116,7 +117,7 @@ class RunWriter:
         finally:
             for posted in waiting:
                 self._link.forget(posted.run.connection, posted.request_id)
-                _let_go(posted.run)
+                posted.holder.end()
                 if one_by_one:
                     self.runs.give_up(posted.run)
         return results
@@ -143,7 +144,7 @@ class RunWriter:
         begin = run.front if size < PAGE_BYTES else align_up(run.front, PAGE_BYTES)
         try:
             copy = partial(self._copy, value, self._announcement(run, size))
-            checksum = self._fill(run, begin, size, copy, deadline)
+            checksum = self._fill(run, run.holder, begin, size, copy, deadline)
             try:
                 message = wire.CommitRun(
                     space.slot,
@@ -156,7 +157,7 @@ class RunWriter:
                 )
                 answer = self._link.act_on(run.connection, message, deadline)
             finally:
-                _let_go(run)
+                run.holder.end()
         except BaseException:
             self.runs.give_up(run)
             raise
@@ -183,10 +184,10 @@ class RunWriter:
 
     def _post_in(self, run: Run, batch: Batch, options: PutOptions, deadline: Deadline) -> _Posted:
         """The run is given back, if not `_may_be_overtaken`; given up when anything goes wrong."""
-        space, begin = run.space, batch.begin(run.front)
+        space, begin, holder = run.space, batch.begin(run.front), Holder(run.attachment)
         try:
             copy_all = partial(self._copy_all, batch, self._announcement(run, batch.num_bytes))
-            checksums = self._fill(run, begin, batch.num_bytes, copy_all, deadline)
+            checksums = self._fill(run, holder, begin, batch.num_bytes, copy_all, deadline)
             try:
                 message = wire.CommitRun(
                     space.slot,
@@ -199,7 +200,7 @@ class RunWriter:
                 )
                 request_id = self._link.post_on(run.connection, message, deadline)
             except BaseException:
-                _let_go(run)
+                holder.end()
                 raise
         except BaseException:
             self.runs.give_up(run)
@@ -207,37 +208,38 @@ class RunWriter:
         run.front = begin + batch.num_bytes
         if not _may_be_overtaken(options):
             self.runs.give_back(run)
-        return _Posted(request_id, run, batch, begin, checksums)
+        return _Posted(request_id, run, holder, batch, begin, checksums)
 
     def _end(self, posted: _Posted, options: PutOptions) -> None:
         """It is answered."""
-        _let_go(posted.run)
+        posted.holder.end()
         if _may_be_overtaken(options):
             self.runs.give_back(posted.run)
 
     def _fill(
         self,
         run: Run,
+        holder: Holder,
         begin: int,
         num_bytes: int,
         fill: Callable[[memoryview], T],
         deadline: Deadline,
     ) -> T:
         """What `fill` says of that part of the run, whose segment is held from now on."""
-        space, attachment = run.space, run.attachment
+        space = run.space
         place = [(space.slot, space.generation)]
-        memory = self._memory.hold(attachment, space.segment, place, deadline)
         try:
+            memory = self._memory.hold(holder, space.segment, place, deadline)
             self._writes.begin(run.connection)  # until its end no request may be made
             try:
                 if not run.front:  # it is written to for the first time
-                    attachment.prepare(space.segment, space.offset, run.num_bytes)
+                    run.attachment.prepare(space.segment, space.offset, run.num_bytes)
                 start = space.offset + begin
                 return fill(memory[start : start + num_bytes])
             finally:
                 self._writes.end()
         except BaseException:
-            _let_go(run)
+            holder.end()
             raise
 
     def _announcement(self, run: Run, num_bytes: int) -> Callable[[], None]:
@@ -301,10 +303,6 @@ def _may_be_overtaken(options: PutOptions) -> bool:
     """The daemon may ask other nodes before it acts, and goes on with later requests meanwhile:
     nothing else may be asked of the run until the answer."""
     return options.if_exists == "replace"
-
-
-def _let_go(run: Run) -> None:
-    run.attachment.let_go(run.space.segment)
 
 
 def _run_reply(reply: wire.Reply, count: int) -> wire.RunReply:

@@ -15,7 +15,7 @@ from moontide.transfer.types import PAGE_BYTES, align_up
 
 from .. import wire
 from ..errors import InvalidRequest, StoreTimeout, StoreUnavailable
-from .connections.attachment import Attachment
+from .connections.attachment import Attachment, Holder
 from .connections.link import Link
 from .deadline import Deadline
 from .spaces import Space
@@ -29,12 +29,13 @@ REFUSED_SECONDS = 0.1
 class Run:
     """For one thread at a time. Owned by `connection`."""
 
-    __slots__ = ("attachment", "connection", "front", "idle_since", "num_bytes", "space")
+    __slots__ = ("attachment", "connection", "front", "holder", "idle_since", "num_bytes", "space")
 
     def __init__(
         self, attachment: Attachment, connection: int, space: Space, num_bytes: int
     ) -> None:
         self.attachment = attachment
+        self.holder = Holder(attachment)  # of whose run it is now
         self.connection = connection
         self.space = space
         self.num_bytes = num_bytes
@@ -87,6 +88,7 @@ class Runs:
     def give_up(self, run: Run) -> None:
         """Its writer has stopped. Without waiting: what the daemon is not told now is told later,
         or ends with the connection."""
+        run.holder.end()
         try:
             self._link.tell(run.connection, _abort(run))
         except StoreUnavailable:

@@ -107,6 +107,7 @@ def test_r17_an_interrupt_at_any_point_of_a_call_leaves_a_client_that_works(
     wait_until(lambda: admin.stats()["connections"] == 0)
     admin.check_at_rest()
     assert admin.stats()["tiers"]["dram"]["reserved_bytes"] == 0  # runs, too, are over
+    assert admin.stats()["segments_granted"] == 0  # nobody holds one any more
 
 
 def check_usable(

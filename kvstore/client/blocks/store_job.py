@@ -16,7 +16,7 @@ from ... import wire
 from ...errors import StoreError, StoreUnavailable
 from ...keys import BlockKey
 from ...types import PutStatus, ReserveStatus
-from ..connections.attachment import Attachment, SegmentTaken
+from ..connections.attachment import Attachment, Holder, SegmentTaken
 from ..connections.channel import ChannelReply
 from ..spaces import Space, abort_message, commit_message
 from .job import Deliver, Home, Job, describe
@@ -58,6 +58,7 @@ class StoreJob(Job):
         self._handle = handle
         self._space = space
         self._attachment: Attachment | None = None
+        self._holder: Holder | None = None
         self._namespace = 0
         self._tries = 0
         self._spaces: BlockSpaces | None = None
@@ -165,14 +166,14 @@ class StoreJob(Job):
     def _hold_segments(self) -> None:
         assert self._spaces is not None
         assert self._attachment is not None
+        self._holder = Holder(self._attachment)
         held: dict[int, memoryview] = {}
         try:
             for segment, reservations in self._spaces.segments().items():
-                held[segment] = memory = self._attachment.hold(segment, reservations)
+                held[segment] = memory = self._holder.hold(segment, reservations)
                 self._attachment.prepare(segment, 0, len(memory))
         except SegmentTaken as error:
-            for segment in held:
-                self._attachment.let_go(segment)
+            self._holder.end()
             self._abort()
             if self._tries < MAX_TRIES:
                 self._reserve()
@@ -221,10 +222,9 @@ class StoreJob(Job):
     def _end(
         self, status: JobStatus, reason: str, failed_blocks: Iterable[int] | None = None
     ) -> None:
-        held, self.segments = self.segments, {}
-        if self._attachment is not None:
-            for segment in held:
-                self._attachment.let_go(segment)
+        self.segments = {}
+        if self._holder is not None:
+            self._holder.end()
         self.finish(status, reason=reason, failed_blocks=failed_blocks)
 
     # -- giving back ------------------------------------------------------------------

@@ -8,8 +8,9 @@ nothing new is read through it, and its memory stays mapped only under views sti
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from moontide.transfer import Mapping
 from moontide.transfer.types import boot_id
@@ -42,11 +43,37 @@ class AttachmentHooks:
     counters: ClientCounters
 
 
+class Holder:
+    """Keeps granted segments from being given back, from `hold` to `end`. Who is interrupted at any
+    point in between has one to end already, or has lost it: then it ends by that."""
+
+    __slots__ = ("__weakref__", "_segments", "attachment", "reference")
+
+    def __init__(self, attachment: Attachment) -> None:
+        self.attachment = attachment
+        self.reference = weakref.ref(self)
+        self._segments: list[int] = []
+
+    def hold(self, segment: int, reservations: Iterable[tuple[int, int]]) -> memoryview:
+        """See `Attachment.hold`."""
+        self._segments.append(segment)
+        return self.attachment.hold(segment, reservations, self)
+
+    def end(self) -> None:
+        """Idempotent."""
+        while self._segments:
+            self.attachment.let_go(self._segments[-1], self)
+            self._segments.pop()
+
+
 @dataclass(slots=True)
 class _Granted:
     mapping: Mapping
-    holders: int = 0
+    holders: set[weakref.ref[Holder]] = field(default_factory=set)
     revoked: bool = False
+
+    def is_held(self) -> bool:
+        return any(reference() is not None for reference in self.holders)
 
 
 class Attachment:
@@ -152,18 +179,19 @@ class Attachment:
                 raise SegmentTaken(f"segment {segment} is being given back")
             self._granted.setdefault(segment, _Granted(mapping))
 
-    def hold(self, segment: int, reservations: Iterable[tuple[int, int]]) -> memoryview:
+    def hold(
+        self, segment: int, reservations: Iterable[tuple[int, int]], holder: Holder
+    ) -> memoryview:
         """The granted segment's bytes, which is not given back before `let_go`. Raises SegmentTaken
         when it was already, and with it the reservations (slot, generation) in it."""
         with self._lock:
             granted = self._granted.get(segment)
             if granted is None:
                 raise SegmentTaken(f"segment {segment} was taken back")
-            granted.holders += 1
+            granted.holders.add(holder.reference)
         assert self.slots is not None
         for slot, generation in reservations:
             if self.slots.watermark(slot, generation) is None:
-                self.let_go(segment)
                 raise SegmentTaken(f"segment {segment} was taken back and granted again")
         return granted.mapping.buffer
 
@@ -173,11 +201,12 @@ class Attachment:
         if granted is not None:
             granted.mapping.prepare(offset, num_bytes)
 
-    def let_go(self, segment: int) -> None:
+    def let_go(self, segment: int, holder: Holder) -> None:
+        """Nothing happens when it does not hold it."""
         with self._lock:
             granted = self._granted.get(segment)
             if granted is not None:
-                granted.holders -= 1
+                granted.holders.discard(holder.reference)
                 if not granted.revoked:
                     return
         self._release_if_idle(segment)
@@ -201,7 +230,7 @@ class Attachment:
     def unmap_granted(self) -> list[int]:
         """Unmaps every granted segment that nobody holds; which."""
         with self._lock:
-            idle = [segment for segment, granted in self._granted.items() if not granted.holders]
+            idle = [segment for segment, granted in self._granted.items() if not granted.is_held()]
             for segment in idle:
                 self._granted.pop(segment).mapping.close()
             self._releasing.update(idle)
@@ -210,7 +239,7 @@ class Attachment:
     def _release_if_idle(self, segment: int) -> None:
         with self._lock:
             granted = self._granted.get(segment)
-            if granted is None or not granted.revoked or granted.holders:
+            if granted is None or not granted.revoked or granted.is_held():
                 return
             del self._granted[segment]
             granted.mapping.close()
@@ -225,7 +254,7 @@ class Attachment:
             self._readable.clear()
             self._fresh.clear()
             self._granted = {
-                segment: granted for segment, granted in self._granted.items() if granted.holders
+                segment: granted for segment, granted in self._granted.items() if granted.is_held()
             }
 
 
