@@ -133,11 +133,12 @@ class StoreFinding(StoreParts):
     def touch_blocks(
         self, namespace: int, keys: Sequence[BlockKey], coverage: Sequence[Shard], now: float
     ) -> None:
-        """The leading blocks that are here are about to be used: what is brought to follow them
-        must not take their place."""
+        """Those that are here are about to be used, also behind one that is not: what is brought to
+        go with them must not take their place."""
         check_chain(keys, coverage)
-        found = self._finder(namespace, coverage, False).prefix(keys)
-        self._entries.touch(reversed(found.slots), now)
+        finder = self._finder(namespace, coverage, False)
+        found = [slot for key in keys for slot in (finder.block(key) or {}).values()]
+        self._entries.touch(reversed(found), now)
 
     def missing(
         self, namespace: int, keys: Sequence[BlockKey], coverage: Sequence[Shard]

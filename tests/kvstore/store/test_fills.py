@@ -143,6 +143,21 @@ def test_fills_take_at_most_half_of_the_tier(make_node: MakeNode, chain: Chain) 
     assert node.put(node.connect(), "still", b"room") is ReserveStatus.RESERVED
 
 
+def test_fills_do_not_take_the_place_of_what_is_wanted_with_them(
+    make_node: MakeNode, chain: Chain
+) -> None:
+    """The prompt's end lies here, colder than all else, and its beginning on disk."""
+    node = make_node(max_entries=12)
+    namespace = node.store.open_namespace(namespace_named("model"))
+    owner, keys = node.connect(), chain(8)
+    node.put_blocks(owner, namespace, keys[4:], WHOLE, parent=keys[3])
+    for index in range(8):
+        node.put(owner, f"newer{index}", b"x")
+    node.store.touch_blocks(namespace, keys, WHOLE, node.now)
+    node.reserve_fill(namespace, keys[:4], WHOLE)
+    assert node.store.missing(namespace, keys, WHOLE) == []
+
+
 def test_r16_forged_and_repeated_notices_about_fills_change_nothing(
     node: Node, namespace: int, chain: Chain
 ) -> None:
