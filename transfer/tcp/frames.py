@@ -1,4 +1,4 @@
-"""Frames on a non-blocking socket, their payload straight from and to where it belongs."""
+"""Frames on a patient socket (patience.py), their payload straight from and to where it belongs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ..errors import Unavailable
 from ..wire import HEADER_BYTES, Header
 
 _SCRATCH_BYTES = 256 << 10
+_LARGE_BYTES = 64 << 10
+"""So much of a payload is received in one call that waits for all of it."""
 _MAX_BUFFERS = 128
 """Of one sendmsg."""
 _NOTHING = memoryview(b"")
@@ -20,7 +22,7 @@ _NOTHING = memoryview(b"")
 class FrameReader:
     """`place(header)` says where a payload goes (exactly its length), or None to throw it away;
     `complete(header)` follows when all of it is there. The next header is received with the end of
-    a payload in one call."""
+    a small payload in one call."""
 
     def __init__(
         self, place: Callable[[Header], memoryview | None], complete: Callable[[Header], None]
@@ -45,18 +47,21 @@ class FrameReader:
         self._rest = _NOTHING
 
     def step(self, sock: socket.socket) -> int:
-        """One receive on a non-blocking socket; bytes that came. Raises BlockingIOError, OSError,
-        Unavailable (closed), Malformed."""
+        """One receive, which waits for a payload and not for a header; bytes that came. Raises
+        BlockingIOError, OSError, Unavailable (closed), Malformed."""
         if self._skip:
             received = sock.recv_into(self._scratch_of(self._skip))
             self._skip -= received
+        elif self._rest.nbytes >= _LARGE_BYTES:
+            received = sock.recv_into(self._rest, 0, socket.MSG_WAITALL)
+            self._rest = self._rest[received:] if received < self._rest.nbytes else _NOTHING
         elif self._rest.nbytes:
             received = sock.recvmsg_into([self._rest, self._head])[0]
             placed = min(received, self._rest.nbytes)
             self._rest = self._rest[placed:] if placed < self._rest.nbytes else _NOTHING
             self._have = received - placed
         else:
-            received = sock.recv_into(self._head[self._have :])
+            received = sock.recv_into(self._head[self._have :], 0, socket.MSG_DONTWAIT)
             self._have += received
         if not received:
             raise Unavailable("the peer closed the connection")
@@ -110,8 +115,9 @@ class FrameWriter:
         buffers = deque((head,) if payload is None else (head, payload))
         self._queue.append(_Outgoing(header.request_id, buffers))
 
-    def flush(self, sock: socket.socket) -> int:
-        """Sends what the socket takes; how many bytes that was. Raises OSError."""
+    def flush(self, sock: socket.socket, flags: int) -> int:
+        """Sends what the socket takes, with these flags of sendmsg; how many bytes that was.
+        Raises OSError."""
         total = 0
         while self._queue:
             buffers: list[memoryview] = []
@@ -120,11 +126,13 @@ class FrameWriter:
                 if len(buffers) >= _MAX_BUFFERS:
                     break
             try:
-                sent = sock.sendmsg(buffers)
+                sent = sock.sendmsg(buffers, [], flags)
             except BlockingIOError:
                 break
             total += sent
             self._drop(sent)
+            if sent < sum(buffer.nbytes for buffer in buffers):
+                break
         return total
 
     def waiting(self) -> dict[int, bool]:

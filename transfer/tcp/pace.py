@@ -26,6 +26,10 @@ class Pace:
         if self._bytes >= LEAST_BYTES:
             self.restart(now)
 
+    def quiet(self, now: float) -> float:
+        """Seconds since it began anew."""
+        return now - self._started
+
     def left(self, now: float) -> float:
         """Seconds that may be waited. Raises Unavailable when there are none."""
         remaining = self._started + self._stall_seconds - now

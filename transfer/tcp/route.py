@@ -62,11 +62,13 @@ class Route:
                 self._queue.extend(pieces)
                 self._queued_bytes += sum(piece.view.nbytes for piece in pieces)
                 stranded = self._add_streams()
-            streams = list(self._streams)
+            streams = sorted(self._streams, key=lambda stream: stream.asked_bytes)
+            share = max(self._queued_bytes // max(len(streams), 1), PIECE_BYTES)
         for piece in stranded if ended is None else pieces:
             settle(self._batches, piece, ended or _NO_STREAM)
         for stream in streams:
-            stream.wake()
+            if self._queue:
+                stream.offer(share)
 
     def withdraw(self, batch: Batch, ending: SliceStatus) -> None:
         """The batch is ending: what is queued is settled, the streams let go of the rest."""
@@ -136,7 +138,8 @@ class Route:
     def _add_streams(self) -> list[Piece]:
         """As many as the queue is worth. Pieces that nobody will carry, when this process can have
         no more threads or descriptors."""
-        wanted = -(-self._queued_bytes // (2 * PIECE_BYTES))
+        num_bytes = self._queued_bytes + sum(stream.asked_bytes for stream in self._streams)
+        wanted = -(-num_bytes // (2 * PIECE_BYTES))
         while len(self._streams) < min(wanted, self._max_streams):
             try:
                 stream = Stream(self, self._dial, self._batches, self._limits)

@@ -19,9 +19,13 @@ from ..types import Opcode, SliceState, SliceStatus
 from ..wire import Header, Kind
 from .frames import FrameReader, FrameWriter
 from .pace import Pace
+from .patience import be_patient
 from .pieces import Piece, settle
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.1
+"""How long a call on the socket may block before the thread looks at what else it was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +54,27 @@ class _Asked:
     away."""
 
     piece: Piece | None
+    opcode: Opcode
     num_bytes: int
 
 
 class Stream:
-    """Takes pieces from its route, sends their requests and receives the answers. Only this thread
-    touches the memory of the pieces it took, and settles them after the last touch."""
+    """Takes pieces from its route, sends their requests and receives the answers. Only its thread
+    touches the memory of the pieces it took, and settles them after the last touch. Whoever brings
+    READs sends their requests, so that the thread is woken by their answers alone.
+
+    `_lock` guards what is asked and sent, and the socket while others may send on it."""
 
     def __init__(self, route: Carrier, dial: Dial, batches: Batches, limits: StreamLimits) -> None:
         self._route = route
         self._dial = dial
         self._batches = batches
         self._limits = limits
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = None
         self._asked: dict[int, _Asked] = {}
         self._asked_bytes = 0
+        self._reads_asked = 0
         self._writer = FrameWriter()
         self._last_id = 0
         self._reader = FrameReader(self._place, self._complete)
@@ -86,8 +97,35 @@ class Stream:
             self._close_wake()
             raise
 
+    @property
+    def asked_bytes(self) -> int:
+        """Under way; may be outdated at once."""
+        return self._asked_bytes
+
+    def offer(self, most_bytes: int) -> None:
+        """There is work, of which this stream may have so much now. Never waits."""
+        if not self._send_reads(most_bytes):
+            self.wake()
+
+    def _send_reads(self, most_bytes: int) -> bool:
+        """False: the thread has to look after it."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._sock is None:
+                return False
+            self._refill(most_bytes)
+            if self._reads_asked < len(self._asked):
+                return False
+            self._pace.moved(self._writer.flush(self._sock, socket.MSG_DONTWAIT), time.monotonic())
+            return not self._writer
+        except OSError:
+            return False  # the thread will see it, too
+        finally:
+            self._lock.release()
+
     def wake(self) -> None:
-        """There is work, or something to look at."""
+        """There is something to look at."""
         with self._wake_lock:
             if self._wake_descriptor >= 0:
                 os.eventfd_write(self._wake_descriptor, 1)
@@ -124,8 +162,12 @@ class Stream:
         try:
             with self._dial() as sock:
                 self.connected = True
-                sock.setblocking(False)
-                return self._exchange(sock)
+                be_patient(sock, min(_LOOK_SECONDS, self._limits.stall_seconds))
+                self._others_may_send_on(sock)
+                try:
+                    return self._exchange(sock)
+                finally:
+                    self._others_may_send_on(None)
         except TransferError as error:
             return error
         except OSError as error:
@@ -140,33 +182,60 @@ class Stream:
         poller.register(sock, select.POLLIN)
         self._pace.restart(time.monotonic())
         while not self._stopped:
-            if self._sweep_wanted:
-                self._sweep_wanted = False
-                self._let_ending_go()
-            self._refill()
-            self._pace.moved(self._writer.flush(sock), time.monotonic())
-            try:
-                self._pace.moved(self._reader.step(sock), time.monotonic())
-            except BlockingIOError:
-                if not self._wait(sock, poller):
-                    return None
+            self._send(sock)
+            if self._asked:
+                self._pace.left(time.monotonic())
+                try:
+                    self._pace.moved(self._reader.step(sock), time.monotonic())
+                    continue
+                except BlockingIOError:
+                    pass
+            if not self._wait(sock, poller):
+                return None
         return Unavailable("this transport closes the connection")
 
     def _wait(self, sock: socket.socket, poller: select.poll) -> bool:
         """For bytes, room to send, or a wake; False when it was idle too long and has left."""
+        limits, now = self._limits, time.monotonic()
         due = bool(self._asked)
-        patience = self._pace.left(time.monotonic()) if due else self._limits.idle_seconds
+        idle = limits.idle_seconds - self._pace.quiet(now)
+        patience = self._pace.left(now) if due else min(idle, limits.stall_seconds)
         poller.modify(sock, select.POLLIN | (select.POLLOUT if self._writer else 0))
-        ready = poller.poll(patience * 1000)
-        if not ready and not due:
-            return not self._route.retire(self)
+        ready = poller.poll(max(patience, 0) * 1000)
+        if not ready and not due and idle <= patience:
+            return not self._retire()
         if any(descriptor == self._wake_descriptor for descriptor, _ in ready):
             os.eventfd_read(self._wake_descriptor)
+        elif not due and not self._asked:
+            self._reader.step(sock)  # nothing is due: the peer has gone, or speaks out of turn
         return True
+
+    def _retire(self) -> bool:
+        """Unless somebody asked for something meanwhile."""
+        with self._lock:
+            if self._asked or not self._route.retire(self):
+                return False
+            self._sock = None
+            return True
+
+    def _others_may_send_on(self, sock: socket.socket | None) -> None:
+        with self._lock:
+            self._sock = sock
 
     # -- sending ------------------------------------------------------------------
 
-    def _refill(self) -> None:
+    def _send(self, sock: socket.socket) -> None:
+        """What the window has room for; a payload at once and whole, unless answers may come
+        meanwhile for which the peer would wait."""
+        with self._lock:
+            if self._sweep_wanted:
+                self._sweep_wanted = False
+                self._let_ending_go()
+            self._refill(self._limits.window_bytes)
+            flags = socket.MSG_DONTWAIT if self._reads_asked else 0
+            self._pace.moved(self._writer.flush(sock, flags), time.monotonic())
+
+    def _refill(self, most_bytes: int) -> None:
         """Takes pieces when half of the window is free."""
         limits = self._limits
         if (
@@ -175,7 +244,8 @@ class Stream:
         ):
             return
         taken = self._route.take(
-            limits.window_pieces - len(self._asked), limits.window_bytes - self._asked_bytes
+            limits.window_pieces - len(self._asked),
+            min(limits.window_bytes - self._asked_bytes, most_bytes),
         )
         if taken and not self._asked:
             self._pace.restart(time.monotonic())
@@ -185,8 +255,9 @@ class Stream:
     def _ask(self, piece: Piece) -> None:
         self._last_id += 1
         request_id, num_bytes = self._last_id, piece.view.nbytes
-        self._asked[request_id] = _Asked(piece, num_bytes)
+        self._asked[request_id] = _Asked(piece, piece.opcode, num_bytes)
         self._asked_bytes += num_bytes
+        self._reads_asked += piece.opcode is Opcode.READ
         piece.attempts += 1
         payload = piece.view if piece.opcode is Opcode.WRITE else None
         self._writer.add(piece.header(request_id), payload)
@@ -211,12 +282,12 @@ class Stream:
         return piece.view if wanted is Kind.DATA else None
 
     def _complete(self, header: Header) -> None:
-        self._pace.restart(time.monotonic())
-        asked = self._asked.pop(header.request_id, None)
+        with self._lock:
+            self._pace.restart(time.monotonic())
+            asked = self._no_longer_asked(header.request_id)
         if asked is None:
             self._batches.count_unknown_notice()
             return
-        self._asked_bytes -= asked.num_bytes
         if asked.piece is None:
             return
         status = DONE
@@ -224,6 +295,13 @@ class Stream:
             text = bytes(self._reason[: header.length]).decode("utf-8", "replace")
             status = SliceStatus(SliceState.FAILED, text or "refused")
         settle(self._batches, asked.piece, status)
+
+    def _no_longer_asked(self, request_id: int) -> _Asked | None:
+        asked = self._asked.pop(request_id, None)
+        if asked is not None:
+            self._asked_bytes -= asked.num_bytes
+            self._reads_asked -= asked.opcode is Opcode.READ
+        return asked
 
     # -- letting go ---------------------------------------------------------------
 
@@ -238,8 +316,7 @@ class Stream:
             started = waiting.get(request_id, True)
             if not started:
                 self._writer.withdraw(request_id)
-                del self._asked[request_id]
-                self._asked_bytes -= asked.num_bytes
+                self._no_longer_asked(request_id)
             elif piece.opcode is Opcode.WRITE and request_id in waiting:
                 raise Unavailable("a write was cut short")
             else:

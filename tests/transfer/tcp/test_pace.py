@@ -25,3 +25,4 @@ def test_enough_bytes_or_something_new_begin_anew() -> None:
     assert pace.left(9.0) == 10.0
     pace.restart(15.0)
     assert pace.left(20.0) == 5.0
+    assert pace.quiet(20.0) == 5.0
