@@ -21,6 +21,7 @@ from .handoff import HandoffBench
 from .measuring import Prompts
 from .processes import Cluster, running_cluster, running_worker_without_store
 from .tbt import TokenGapsBench
+from .throttled import ThrottledBench, linked, with_one_token
 from .tiers import TiersBench
 
 
@@ -69,16 +70,32 @@ class _Case:
             bench = TokenGapsBench(self.model, cluster, self._prompts(10), _say)
             return bench.run(self.settings.pairs)
 
+    def throttled(self) -> list[Row]:
+        here, there = self.directory / "home", self.directory / "other"
+        with_one_token(here, there)
+        with (
+            self._cluster("--both", "1", within=here) as home,
+            self._cluster("--both", "1", within=there) as other,
+            linked(here / "run" / "cluster", there / "run" / "cluster") as relay,
+        ):
+            prompts = self._prompts(11)
+            bench = ThrottledBench(self.model.name, home, other, relay, prompts, _say)
+            return bench.run(self.settings.pairs)
+
     def _prompts(self, seed: int) -> Prompts:
         return Prompts(self.model.config.vocab_size, self.settings.prompt_tokens, seed)
 
     @contextlib.contextmanager
     def _cluster(
-        self, *flags: str, environment: Mapping[str, str] | None = None
+        self,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        within: Path | None = None,
     ) -> Iterator[Cluster]:
         _say(f"starting a cluster: {' '.join(flags)}")
         shared = ("--model", self.settings.model, "--dram", self.settings.dram)
-        with running_cluster(self.directory, *shared, *flags, environment=environment) as cluster:
+        directory = within or self.directory
+        with running_cluster(directory, *shared, *flags, environment=environment) as cluster:
             yield cluster
 
 
@@ -87,6 +104,7 @@ _CASES: Mapping[str, Callable[[_Case], list[Row]]] = {
     "tiers": _Case.tiers,
     "handoff": _Case.handoff,
     "tbt": _Case.tbt,
+    "throttled": _Case.throttled,
 }
 
 

@@ -49,12 +49,12 @@ class Controls:
 
     def settle(self) -> None:
         """Waits until the stores have everything that the workers offered."""
-        _until(self._is_settled, "store jobs still run")
+        until(self._is_settled, "store jobs still run")
 
     def flush(self) -> None:
         """Waits until all of it is on NVMe as well."""
         self.settle()
-        _until(
+        until(
             lambda: not any(stats.unflushed for stats in self._store_stats()),
             "entries still wait to be written to NVMe",
         )
@@ -80,7 +80,8 @@ class Controls:
         return [store.get("/v1/stats", _StoreStats) for store in self._stores.values()]
 
 
-def _until(reached: Callable[[], bool], otherwise: str) -> None:
+def until(reached: Callable[[], bool], otherwise: str) -> None:
+    """Raises CommandFailed with what is the case `otherwise`, when it is not soon."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while not reached():
         if time.monotonic() > deadline:

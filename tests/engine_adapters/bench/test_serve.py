@@ -63,6 +63,23 @@ def test_the_cases_of_two_nodes_are_measured(tmp_path: Path, tiny_model_dir: Pat
     ]
 
 
+@pytest.mark.soak
+def test_a_throttled_node_is_measured_at_every_speed(tmp_path: Path, tiny_model_dir: Path) -> None:
+    json_file = tmp_path / "report.json"
+    result = bench_serve(
+        *("--model", str(tiny_model_dir), "--dram", "64MiB", "--pairs", "1"),
+        *("--prompt-tokens", "400", "--case", "throttled", "--json", str(json_file)),
+    )
+    assert result.returncode == 0, result.stderr
+    report = msgspec.json.decode(json_file.read_bytes(), type=Report)
+    speeds = ("unthrottled", "100 Mbit/s", "10 Mbit/s", "1 Mbit/s")
+    assert [row.case for row in report.rows] == [
+        f"remote TTFT, {speed} / cold TTFT" for speed in speeds
+    ]
+    assert report.rows[0].note.endswith("loaded 1 of 1")
+    assert report.rows[-1].note.endswith("loaded 0 of 1")
+
+
 def test_what_cannot_be_measured_ends_in_one_line() -> None:
     missing = bench_serve("--model", "/nowhere/model.gguf")
     assert missing.returncode == 1
