@@ -20,7 +20,7 @@ from ..wire import Header, Kind
 from .frames import FrameReader, FrameWriter
 from .pace import Pace
 from .patience import be_patient
-from .pieces import Piece, settle
+from .pieces import PIECE_BYTES, Piece, settle
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class _Asked:
 class Stream:
     """Takes pieces from its route, sends their requests and receives the answers. Only its thread
     touches the memory of the pieces it took, and settles them after the last touch. Whoever brings
-    READs sends their requests, so that the thread is woken by their answers alone.
+    READs, or no more than a piece to write, sends it, so that the answers alone wake the thread.
 
     `_lock` guards what is asked and sent, and the socket while others may send on it."""
 
@@ -104,10 +104,10 @@ class Stream:
 
     def offer(self, most_bytes: int) -> None:
         """There is work, of which this stream may have so much now. Never waits."""
-        if not self._send_reads(most_bytes):
+        if not self._send_at_once(most_bytes):
             self.wake()
 
-    def _send_reads(self, most_bytes: int) -> bool:
+    def _send_at_once(self, most_bytes: int) -> bool:
         """False: the thread has to look after it."""
         if not self._lock.acquire(blocking=False):
             return False
@@ -115,7 +115,8 @@ class Stream:
             if self._sock is None:
                 return False
             self._refill(most_bytes)
-            if self._reads_asked < len(self._asked):
+            has_writes = self._reads_asked < len(self._asked)
+            if has_writes and (self._reads_asked or self._asked_bytes > PIECE_BYTES):
                 return False
             self._pace.moved(self._writer.flush(self._sock, socket.MSG_DONTWAIT), time.monotonic())
             return not self._writer
