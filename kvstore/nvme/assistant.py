@@ -26,10 +26,6 @@ class Assistant:
         self._thread.start()
 
     @property
-    def is_idle(self) -> bool:
-        return not self._jobs
-
-    @property
     def has_failed(self) -> bool:
         """Since it was last drained."""
         return self._failed

@@ -84,10 +84,9 @@ class Committer:
         outcome.next_sequence = self._log.next_sequence
 
     def tidy(self, outcome: Outcome) -> None:
-        """Once in a while: slots of dead readers, what a failed eviction left in the index."""
+        """Once in a while: what a failed eviction left in the index."""
         self.drain()
         try:
-            self._index.check_readers()
             self._space.purge()
         except DISK_ERRORS as error:
             self._note("tidy", error)
@@ -160,6 +159,7 @@ class Committer:
         if self._sealer.give(partial(self._seal_ahead, batch, staged, report)):
             self._ahead += len(batch)
             return
+        staged.wait()
         self.drain()
         outcome = Outcome()
         self._store_and_drop([step.operation for step in batch], outcome)
@@ -170,6 +170,7 @@ class Committer:
         self, batch: Sequence[_Step], staged: Staged, report: Report, all_well: bool
     ) -> bool:
         """On the sealer's thread."""
+        staged.wait()
         outcome = Outcome()
         is_good = False
         try:

@@ -26,7 +26,7 @@ from .records import (
     record_bytes,
 )
 from .region import Region
-from .staging import Stage
+from .staging import AsideWrite, Stage
 from .types import NvmeWrite
 
 
@@ -143,13 +143,20 @@ class ClearedItem:
 
 
 class Staged(NamedTuple):
-    """A batch whose extents are written, and that no header tells of yet."""
+    """A batch whose extents are written, or being written `aside`, and that no header tells of
+    yet."""
 
     region: Region
     sequence: int
     offset: int
     num_bytes: int
     records: Sequence[LogRecord]
+    aside: Sequence[AsideWrite]
+
+    def wait(self) -> Exception | None:
+        """Until none of it is being written; what went wrong."""
+        met = [write.wait() for write in self.aside]
+        return next((error for error in met if error is not None), None)
 
 
 def batch_bytes(items: Sequence[Item]) -> int:
@@ -174,17 +181,23 @@ def fitting(items: Sequence[Item], room: int) -> int:
 
 def stage_batch(region: Region, items: Sequence[Item], sequence: int, stage: Stage) -> Staged:
     """Writes the extents of a batch at the region's tip. It fits (`batch_bytes`). Raises one of
-    DISK_ERRORS: then nothing may be appended to the region again."""
+    DISK_ERRORS: then nothing of it is being written, and nothing may be appended to the region
+    again."""
     offset = region.tip
     header_bytes = batch_header_bytes(len(items), sum(item.body_bytes for item in items))
     stage.begin(region.file, offset + header_bytes)
     records = []
-    for index, item in enumerate(items):
-        place = Place(region.id, region.next_ordinal + index, stage.end, sequence)
-        records.append(LogRecord(item.kind, item.append(place, stage)))
-    region.tip = stage.finish()
+    try:
+        for index, item in enumerate(items):
+            place = Place(region.id, region.next_ordinal + index, stage.end, sequence)
+            records.append(LogRecord(item.kind, item.append(place, stage)))
+        aside = stage.finish()
+    except BaseException:
+        stage.give_up()
+        raise
+    region.tip = stage.end
     region.next_ordinal += len(items)
-    return Staged(region, sequence, offset, region.tip - offset, records)
+    return Staged(region, sequence, offset, region.tip - offset, records, aside)
 
 
 def seal_batch(staged: Staged) -> None:
@@ -192,6 +205,8 @@ def seal_batch(staged: Staged) -> None:
     region's end has not moved, and nothing may be appended to it again."""
     region = staged.region
     assert region.end == staged.offset
+    if error := staged.wait():
+        raise error
     header = encode_batch_header(
         BatchHeader(staged.sequence, staged.offset, staged.num_bytes, staged.records), region.nonce
     )

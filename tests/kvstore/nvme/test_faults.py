@@ -4,6 +4,7 @@ process, once: tests/fault."""
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_read_error_drops_the_entry(tmp_path: Path) -> None:
 def test_each_of_two_writes_at_a_time_that_fails_fails_its_entry(
     tmp_path: Path, number: int
 ) -> None:
-    """24 MiB go to disk in three writes, of which one is another thread's."""
+    """24 MiB go to disk in three writes, of which two threads do one after the other by turns."""
     value = aligned_buffer(3 * WRITE_BYTES)
     value[:] = random.Random(number).randbytes(len(value))
     countdown = Countdown(number, disk_error)
@@ -114,4 +115,31 @@ def test_each_of_two_writes_at_a_time_that_fails_fails_its_entry(
     assert rig.put(b"k", [value])
     assert rig.get(b"k") == [bytes(value)]
     assert rig.hits([b"before"]) == [b"before"]
+    rig.close()
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_a_write_that_fails_while_later_batches_are_put_fails_none_but_its_own(
+    tmp_path: Path, number: int
+) -> None:
+    value = aligned_buffer(2 * WRITE_BYTES)
+    value[:] = random.Random(number).randbytes(len(value))
+    countdown = Countdown(number, disk_error)
+    storage = FaultyStorage(lambda point: countdown(point) if point == "write" else None)
+    rig = Rig(tmp_path, storage=storage, capacity_bytes=640 * MIB, region_bytes=128 * MIB)
+    storage.armed = True
+    outcomes: dict[bytes, bool] = {}
+    entries = names(0, 6)
+    for entry in entries:
+        assert rig.submit(entry, [value], partial(outcomes.__setitem__, entry))
+    rig.hurry()
+    rig.wait(lambda: len(outcomes) == len(entries))
+    stored = [entry for entry in entries if outcomes[entry]]
+    assert 0 < len(stored) < len(entries)
+    assert rig.get_many(entries) == [
+        [bytes(value)] if entry in stored else None for entry in entries
+    ]
+    rig.close()
+    rig = Rig(tmp_path, capacity_bytes=640 * MIB, region_bytes=128 * MIB)
+    assert rig.listed() == set(stored)
     rig.close()
