@@ -12,8 +12,10 @@ Methods raise lmdb.Error when the disk fails.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,12 +212,6 @@ class NvmeIndex:
     def file_bytes(self) -> int:
         return file_bytes(self._directory)
 
-    def check_readers(self) -> int:
-        """Frees reader slots of processes that died inside a transaction: they keep pages from
-        being used again."""
-        cleared: int = self._env.reader_check()
-        return cleared
-
     def sync(self) -> None:
         """Makes the last commit durable against loss of power, too."""
         self._env.sync(True)
@@ -323,15 +319,32 @@ def file_bytes(path: Path) -> int:
 def _open_environment(path: Path, map_bytes: int, *, readonly: bool) -> Any:
     """LMDB with the settings that survive full disks, killed readers and loss of power (the last
     commit may be lost then: the log has it). A read-only one leaves nothing behind."""
-    return lmdb.open(
-        str(path),
-        map_size=map_bytes,
-        max_dbs=len(_DATABASES),
-        max_readers=512,
-        readonly=readonly,
-        lock=not readonly,
-        readahead=False,
-        writemap=False,
-        sync=True,
-        metasync=False,
-    )
+    with contextlib.nullcontext() if readonly else _lock_in_memory(path / LOCK_FILE):
+        return lmdb.open(
+            str(path),
+            map_size=map_bytes,
+            max_dbs=len(_DATABASES),
+            max_readers=512,
+            readonly=readonly,
+            lock=not readonly,
+            readahead=False,
+            writemap=False,
+            sync=True,
+            metasync=False,
+        )
+
+
+@contextlib.contextmanager
+def _lock_in_memory(path: Path) -> Iterator[None]:
+    """What LMDB opens as its lock file within is memory of this process. Every reader writes to it:
+    in a file, those would wait as long as the disk takes no writes. A process that opens the index
+    besides shares no lock with this one: it keeps no page from being used again, and must not
+    write."""
+    memory = os.memfd_create("moontide-index-lock")
+    try:
+        path.unlink(missing_ok=True)
+        path.symlink_to(f"/proc/{os.getpid()}/fd/{memory}")
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(memory)

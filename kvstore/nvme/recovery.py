@@ -65,7 +65,6 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
         regions.try_io()
         if index.tier() is None:
             index.belong(regions.tier)
-        index.check_readers()
         replay = _Replay(regions, index, end=_known_end(identity, rebuilt=rebuilt))
         replay.run()
         identity.advance(replay.sequence)

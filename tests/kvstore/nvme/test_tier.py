@@ -320,3 +320,16 @@ def test_extents_that_nobody_summed_are_summed_on_their_way_to_disk(
     assert location is not None
     assert list(location.checksums) == [checksum(extent) for extent in data]
     assert rig.get(b"k1") == [bytes(extent) for extent in data]
+
+
+def test_looking_into_the_index_writes_to_no_file(open_tier: OpenTier, tmp_path: Path) -> None:
+    """So calls go on while the disk takes no writes (fsfreeze): a store to a page that is mapped
+    from a file would wait for it."""
+    rig = open_tier()
+    assert all(rig.put_many(names(0, 20)))
+    assert rig.hits(names(0, 20)) == names(0, 20)
+    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line]
+    ours = [line for line in mapped if str(tmp_path) in line]
+    assert ours, "the index is mapped"
+    assert not [line for line in ours if "w" in line.split()[1]]
+    assert [path.name for path in (tmp_path / "nvme").rglob("*lock*")] in ([], ["lock"])
