@@ -75,9 +75,7 @@ class LayerLoad:
         self._outstanding: dict[int, JobId] = {}
         self._num_submitted = self._num_scattered = 0  # parts
         self._begun_at = self._progress_at = time.monotonic()
-        self._progress = LoadProgress(
-            len(blocks) * len(tensors.keys) * tensors.block_bytes,
-        )
+        self._progress = LoadProgress(len(blocks) * len(tensors.keys) * tensors.block_bytes)
         self._closed = False
         self._parts, window = self._split(limits)
         self._held_bytes = window * len(self._parts[0].blocks) * self._block_bytes
@@ -114,11 +112,11 @@ class LayerLoad:
     @property
     def outcome(self) -> LoadOutcome | None:
         """What its time tells of its sources; None: nothing."""
-        now = time.monotonic()
         if self.sequence.is_received or (self.failed and not self.dropped):
             return None
+        now = time.monotonic()
         seconds = self._progress.projected_s(now) if self.dropped else self._progress.busy_s(now)
-        if not self._is_here:  # they are on their way since they were found
+        if not self._is_here and not self.dropped:  # they are on their way since they were found
             before_s = self._begun_at - self._found.at
             if before_s > seconds:
                 return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -118,7 +117,7 @@ class MeasuredChoice:
         sources = [sequence.found.source(block) for block in load]
         seconds = {
             source: self._advisor.rates.seconds(source, self._block_bytes, now)
-            for source in Counter(sources)
+            for source in set(sources)
         }
         overlaps, load_s = not beside_batch, 0.0
         options = []

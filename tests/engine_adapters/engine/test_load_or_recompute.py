@@ -18,7 +18,8 @@ from moontide.kvstore.membership import FileMembership, StoreRecord
 
 from ...store_process import StartStore, StoreProcess
 from ...waiting import wait_until
-from .conftest import BLOCK, Bench, MakeBench
+from .conftest import BLOCK, WAIT_SECONDS, Bench, MakeBench, NewKv
+from .taps import Holding
 from .test_engine import prompt
 from .test_store_paths import holds_nothing
 
@@ -189,3 +190,26 @@ def test_the_part_that_is_near_is_loaded_and_the_rest_computed(
     assert answer.reuse.bytes_by_transport == {"shm": 20 * BLOCK_BYTES}
     assert not answer.reuse.recomputed
     assert here.engine.stats.store.loads_shortened == 1
+
+
+@pytest.mark.parametrize("beside_batch", [False, True])
+def test_r10_r51_what_a_dropped_load_may_still_write_is_not_used_before_it_has_stopped(
+    make_bench: MakeBench, new_kv: NewKv, beside_batch: bool
+) -> None:
+    """A load from this node, of which nothing is heard: in a step, and beside a batch."""
+    expected = make_bench(new_kv()).stored(prompt(50))
+    holding = Holding(new_kv(), "submit_load")
+    bench = make_bench(holding, load="auto", load_timeout_s=WAIT_SECONDS)
+    decoding = bench.start(prompt(BLOCK - 1, 77), 300) if beside_batch else None
+    bench.wait(lambda: not beside_batch or bench.engine.stats.output_tokens > 0)
+    answer = bench.run(prompt(50))
+    assert answer.token_ids == expected.token_ids
+    assert (answer.reuse.dram_tokens, answer.reuse.recomputed) == (0, True)
+    if decoding is not None:
+        bench.engine.abort(decoding.id)
+    bench.wait(lambda: bench.engine.stats.running == 0)
+    store = bench.engine.stats.store
+    assert (store.loads_dropped, store.tickets, store.breaker_opened) == (1, 0, 0)
+    assert store.staging_bytes > 0
+    holding.let_go()
+    bench.settle()
