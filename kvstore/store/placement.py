@@ -1,9 +1,9 @@
 """Room for a new extent, and what has to go for it.
 
-In this order: the writer's own segments; a free segment; the coldest segment of another writer when
-that is colder than its own coldest entry (a live client's is asked back, not taken; where a colder
-tier gets entries late, one that it has whole first); its own coldest entries, one by one; the
-cheapest window of its entries.
+In this order: the writer's own segments; for the daemon, what gone clients left free of theirs; a
+free segment; the coldest segment of another writer when that is colder than its own coldest entry
+(a live client's is asked back, not taken; where a colder tier gets entries late, one that it has
+whole first); its own coldest entries, one by one; the cheapest window of its entries.
 
 The daemon itself may write everywhere. What it brings from elsewhere goes where the coldest entry
 of all was: so the tier stays one order of eviction, and segments hardly change hands.
@@ -73,6 +73,8 @@ class Placement:
     def find_free(self, arena: Arena, num_bytes: int) -> Place | None:
         """Without evicting."""
         place = arena.allocate(num_bytes)
+        if place is None and arena.client is None:
+            place = self._pool.allocate_orphaned(num_bytes)
         if place is None and self._pool.attach_free(arena):
             place = arena.allocate(num_bytes)
         return place
@@ -319,7 +321,8 @@ class Placement:
     def _place_in(self, segment: PoolSegment, num_bytes: int, *, heir: Arena) -> Place | None:
         if segment.holder is Holder.FREE:  # it held only what was evicted
             return heir.allocate(num_bytes) if self._pool.attach_free(heir) else None
-        if segment.holder is Holder.ORPHANED:
+        is_orphan = segment.holder is Holder.ORPHANED
+        if is_orphan and (heir.client is not None or not segment.is_abandoned):
             return None
         offset = segment.allocate(num_bytes)
         return None if offset is None else (segment.index, offset)

@@ -5,8 +5,8 @@
                    └──(nothing in it)──► FREE
 
 An arena is what one writer allocates from and evicts in: the daemon's own, or one a client process.
-An orphaned segment stays in the eviction order of the arena that filled it, but nobody allocates in
-it any more: it ends by being emptied.
+An orphaned segment stays in the eviction order of the arena that filled it, and ends by being
+emptied. Once that arena's client is gone, the daemon allocates in what is free of it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ class PoolSegment:
         self.arena: Arena | None = None
         self.asked = False
         self.failed_bytes = _NONE_FAILED  # smallest request that failed since a free
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it is orphaned, and the client that filled it allocates nowhere any more."""
+        arena = self.arena
+        return self.holder is Holder.ORPHANED and arena is not None and not arena.segments
 
     def allocate(self, num_bytes: int) -> int | None:
         if num_bytes >= self.failed_bytes or self.asked:
@@ -95,6 +101,7 @@ class Pool:
             self.close()
             raise
         self.free = self.segments[::-1]
+        self._orphaned: list[PoolSegment] = []
         self.daemon = Arena(None, new_policy())
         self.arenas: dict[Instance, Arena] = {}
         self.reserve_segments = max(1, int(len(self.segments) * RESERVE_RATIO))
@@ -144,6 +151,15 @@ class Pool:
             self.arenas[arena.client] = arena
         return True
 
+    def allocate_orphaned(self, num_bytes: int) -> tuple[int, int] | None:
+        """As `Arena.allocate`, for the daemon: in what clients that are gone have left."""
+        for segment in self._orphaned:
+            if segment.is_abandoned:
+                offset = segment.allocate(num_bytes)
+                if offset is not None:
+                    return segment.index, offset
+        return None
+
     def release_extent(self, index: int, offset: int, taken: int) -> None:
         """Frees `taken` bytes of live extents; an empty segment that nobody else can write becomes
         free."""
@@ -167,6 +183,7 @@ class Pool:
         segment.arena.segments.remove(segment)
         segment.holder = Holder.ORPHANED
         segment.asked = False
+        self._orphaned.append(segment)
         if not segment.allocator.used_bytes:
             self._detach(segment)
 
@@ -181,8 +198,9 @@ class Pool:
     def _detach(self, segment: PoolSegment) -> None:
         arena = segment.arena
         assert arena is not None
-        if segment in arena.segments:
-            arena.segments.remove(segment)
+        for place in (arena.segments, self._orphaned):
+            if segment in place:
+                place.remove(segment)
         arena.policy.capacity_bytes -= segment.memory.num_bytes
         segment.arena, segment.holder = None, Holder.FREE
         self.free.append(segment)

@@ -281,3 +281,35 @@ def test_a_segment_is_asked_for_again_until_it_is_back(node: Node) -> None:
     assert node.store.take_revocations(node.now + 3) == asked
     node.store.client_exited(A)
     assert node.store.take_revocations(node.now + 10) == []
+
+
+def test_what_a_gone_client_left_free_is_used_before_anything_is_evicted(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(dram_bytes=4 * SEGMENT_BYTES)
+    owner, other = node.connect(A), node.connect(B)
+    granted = segments_of(node, owner, 6, "a")
+    node.store.remove([string_entry_id(f"a{index}") for index in range(0, 6, 2)], node.now)
+    assert len(granted) == 3
+    for index in range(2):
+        node.put(other, f"b{index}", bytes(HALF))
+    stopped = node.reserve(owner, "stopped", HALF, shared_memory=True)
+    assert stopped.segment in granted
+    node.store.disconnect(owner)  # its process may still write
+    early = node.reserve(other, "early", HALF)
+    assert early.segment not in granted
+    node.commit(other, early, bytes(HALF))
+
+    node.store.client_exited(A)
+
+    before = node.store.stats(node.now).tiers["dram"].evictions
+    late = [node.reserve(other, f"c{index}", HALF) for index in range(3)]
+    assert {each.segment for each in late} == granted
+    for each in late:
+        node.commit(other, each, bytes(HALF))
+    assert node.store.stats(node.now).tiers["dram"].evictions == before
+    assert node.has("a1", "a3", "a5") == [True] * 3
+    node.check_idle(entries=8)
+    node.put(other, "more", bytes(HALF))
+    assert node.store.stats(node.now).tiers["dram"].evictions == before + 1
+    node.check_idle(entries=8)
