@@ -97,6 +97,25 @@ def test_exists_remove_and_clear(client: RawClient) -> None:
     assert client.call(wire.Exists(ids)).message.found == bytes(6)
 
 
+def test_a_clear_is_in_force_for_what_follows_it_and_spares_what_is_put_meanwhile(
+    client: RawClient,
+) -> None:
+    """Nobody waits for its answer, which comes when everything is swept."""
+    items = [(f"k{index}", b"v") for index in range(20_000)]
+    for start in range(0, len(items), 4000):
+        part = items[start : start + 4000]
+        client.call(put_message(part), b"v" * len(part))
+    ids = [entry_id(key) for key, _ in items[:4000]]
+    number = client.send(wire.Clear(strings_only=True))
+    found = client.send(wire.Exists(ids))
+    put = client.send(put_message([("k7", b"new")]), b"new")
+    answers = {answer.request_id: answer.message for answer in [client.receive() for _ in range(3)]}
+    assert answers[found].found == bytes(len(ids))
+    assert answers[put].results[0][0] == PutStatus.STORED
+    assert answers[number].count == len(items)
+    assert client.get("k7") == b"new"
+
+
 def test_a_batch_gives_one_result_a_key_and_refused_bytes_do_not_shift_the_rest(
     client: RawClient,
 ) -> None:
