@@ -83,11 +83,11 @@ class Catalog:
     def is_retired(self, slot: int) -> bool:
         return self.namespaces[slot] in self.retired
 
-    def count_gone(self, slot: int) -> None:
-        """Nothing leads to it any more."""
-        retired = self.retired.get(self.namespaces[slot])
+    def count_gone(self, edition: int, count: int) -> None:
+        """Nothing leads to so many of its entries any more."""
+        retired = self.retired.get(edition)
         if retired is not None:
-            retired.num_gone += 1
+            retired.num_gone += count
 
     def is_guarded(self, slot: int) -> bool:
         return self.namespaces[slot] in self.guarded

@@ -21,7 +21,7 @@ from .catalog import DEAD, FLUSHED, REQUEST_SCOPED, SOFT_PINNED, STRINGS, VOLATI
 from .counters import Counters
 from .ends import DropReason
 from .event_log import EventLog
-from .eviction import Slots
+from .eviction import OUT, Slots
 from .expiry import Expiry
 from .pool import Arena, Pool
 from .slot_table import NO_SLOT
@@ -34,6 +34,7 @@ WORTH_A_SCAN = 1 << 14
 """Extents of a segment that end together, more than which cost more than a look at every slot."""
 MAX_ANCESTORS = 4096
 TICKS_PER_SECOND = 10
+_STRING = ord("s")
 
 
 CommitCallback = Callable[[Sequence[int], Mapping[bytes, bytes]], None]
@@ -395,7 +396,7 @@ class Entries(EntryEvents):
         if is_block(key):
             catalog.chains.unlink(slot)
         if catalog.retired:
-            catalog.count_gone(slot)
+            catalog.count_gone(catalog.namespaces[slot], 1)
         if self.expiry:
             self.expiry.discard(slot)
         if catalog.links.queue[slot]:
@@ -403,22 +404,25 @@ class Entries(EntryEvents):
 
     def _take_out_many(self, slots: Sequence[int]) -> None:
         """As `_take_out` of each."""
-        catalog, segments = self.catalog, self.pool.segments
-        committed, queue, words = catalog.committed, catalog.links.queue, catalog.words
+        catalog = self.catalog
+        committed, chains, string = catalog.committed, catalog.chains, _STRING
         for slot, key in zip(slots, catalog.keys[slots].tolist(), strict=True):
             del committed[key]
-            if is_block(key):
-                catalog.chains.unlink(slot)
-            if queue[slot]:
-                arena = segments[words[slot * WORDS + PLACE] >> 32].arena
-                assert arena is not None, f"slot {slot} lies in a free segment"
-                arena.policy.remove(slot)
+            if key[0] != string:
+                chains.unlink(slot)
+        chosen = np.array(slots, np.int64)
+        queued = chosen[np.frombuffer(catalog.links.queue, np.uint8)[chosen] != OUT]
+        places = (catalog.table.rows()[queued, PLACE] >> 32).astype(np.int64)
+        for segment in np.unique(places).tolist():
+            mine: list[int] = queued[places == segment].tolist()
+            self.arena_of(mine[0]).policy.remove_many(mine)
         if self.expiry:
             for slot in slots:
                 self.expiry.discard(slot)
         if catalog.retired:
-            for slot in slots:
-                catalog.count_gone(slot)
+            numbers = np.frombuffer(catalog.namespaces, np.uint16)[chosen]
+            for edition, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+                catalog.count_gone(int(edition), int(count))
 
     def end(self, slot: int) -> None:
         """Frees the slot's space, or marks it dead while pinned."""

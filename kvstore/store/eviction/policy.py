@@ -47,6 +47,9 @@ class EvictionPolicy(Protocol):
     def remove(self, slot: int) -> None:
         """It is pinned or dropped."""
 
+    def remove_many(self, slots: Sequence[int]) -> None:
+        """As `remove` of each; all of them wait."""
+
     def coldest(self) -> int:
         """The next victim, or NO_SLOT."""
 
@@ -113,6 +116,9 @@ class QueuePolicy:
         queue = self._queue_of(slot)
         if queue is not None:
             queue.unlink(slot)
+
+    def remove_many(self, slots: Sequence[int]) -> None:
+        Queue.unlink_many(slots, self._queues)
 
     def coldest(self) -> int:
         for queue in self._queues:

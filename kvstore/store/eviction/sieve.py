@@ -4,7 +4,7 @@ comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..slot_table import NO_SLOT
 from .links import Links
@@ -40,6 +40,10 @@ class SievePolicy(QueuePolicy):
         if slot == self._hand:
             self._hand = self._hotter[slot]
         super().remove(slot)
+
+    def remove_many(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.remove(slot)
 
     def coldest(self) -> int:
         if not self._line.coldest:

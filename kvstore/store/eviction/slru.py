@@ -55,6 +55,12 @@ class SlruPolicy(QueuePolicy):
             self._age(self._links.idle(slot))
         super().remove(slot)
 
+    def remove_many(self, slots: Sequence[int]) -> None:
+        """Protected ages as by one of them."""
+        if self._probation.coldest in slots:
+            self._age(self._links.idle(self._probation.coldest))
+        super().remove_many(slots)
+
     def _age(self, idle: int) -> None:
         """Probation's victims go after so long."""
         oldest = self._protected.coldest
