@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from ...service import CommandFailed, guarded
 from ...store.eviction import POLICIES, EvictionName
-from ..flags import size_of, sizes_of
+from ..flags import json_file_flag, peer_dir_flag, rounds_flag, size_of, sizes_of
 from ..peers import chosen_peers, default_peer_dir
 from ..table import show
 from ..traces.daemon_replay import DaemonSizes
@@ -50,13 +50,7 @@ DEFAULT_POLICIES: tuple[EvictionName, ...] = ("lru", "slru", "cost_aware")
     help="Only these; may be repeated",
 )
 @click.option("--sizes", default="", help="Of values, as 4KiB,1MiB; not given: 4 KiB to 16 MiB")
-@click.option(
-    "--rounds",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1, 100),
-    help="That count, of each case",
-)
+@rounds_flag
 @click.option(
     "--keys",
     default=1_000_000,
@@ -101,13 +95,11 @@ DEFAULT_POLICIES: tuple[EvictionName, ...] = ("lru", "slru", "cost_aware")
     help="Of a trace: the policy alone, over as many blocks as both tiers hold, or a daemon; "
     "both unless given",
 )
-@click.option(
-    "--peer-dir", type=click.Path(path_type=Path), help="Where peers are installed [~/.cache]"
-)
+@peer_dir_flag
 @click.option(
     "--directory", type=click.Path(path_type=Path), help="Of daemons' data; on the disk measured"
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the report here")
+@json_file_flag
 def store(json_file: Path | None, **flags: Any) -> None:
     """The store beside Mooncake, Redis and LMCache, and beside memcpy and the disk; interleaved."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ...service import CommandFailed, guarded
-from ..flags import sizes_of
+from ..flags import json_file_flag, peer_dir_flag, rounds_flag, sizes_of
 from ..peers import chosen_peers, default_peer_dir
 from ..table import show
 from .cases import (
@@ -46,13 +46,7 @@ QUICK_ROUNDS = 3
 @click.option("--batches", default="", help=f"Slices of a call, as 1,32; up to {MOST_BATCH}")
 @click.option("--streams", default="", help=f"Connections, as 1,2; up to {MOST_STREAMS}")
 @click.option("--threads", default="", help=f"Threads that call, as 1,8; up to {MOST_THREADS}")
-@click.option(
-    "--rounds",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1, 100),
-    help="That count, of each case",
-)
+@rounds_flag
 @click.option(
     "--round-seconds",
     default=0.2,
@@ -61,10 +55,8 @@ QUICK_ROUNDS = 3
     help="Of timed calls, per contestant; two calls at least",
 )
 @click.option("--quick", is_flag=True, help="Fewer sizes, batches, threads and rounds")
-@click.option(
-    "--peer-dir", type=click.Path(path_type=Path), help="Where peers are installed [~/.cache]"
-)
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the report here")
+@peer_dir_flag
+@json_file_flag
 def transfer(json_file: Path | None, **flags: Any) -> None:
     """The TCP transport beside NIXL, Mooncake, raw sockets and memcpy; interleaved."""
 

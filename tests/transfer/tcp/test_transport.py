@@ -263,6 +263,25 @@ def test_a_silent_peer_is_left_after_the_stall(stack: ExitStack) -> None:
     assert "0.1 s" in status.reason
 
 
+def test_a_peer_that_falls_silent_is_left_after_the_stall_however_idle_one_may_be(
+    stack: ExitStack,
+) -> None:
+    def answer_once(sock: socket.socket) -> None:
+        request = next_header(sock)
+        sock.sendall(data_frame(request, bytes(request.length)))
+        while sock.recv(1 << 16):
+            pass
+
+    limits = TcpLimits(
+        streams_per_peer=1, stream=StreamLimits(stall_seconds=0.1, idle_seconds=10 * SOON)
+    )
+    here = client(stack, scripted(stack, answer_once, answer_once).address, limits)
+    assert here.wait(here.read(buffer(10))) == DONE
+    assert here.wait(here.read(buffer(10))) == DONE  # at the second attempt, on a new connection
+    status = here.wait(here.read(buffer(10)))
+    assert (status.state, status.code) == (SliceState.FAILED, "unavailable")
+
+
 @pytest.mark.parametrize(("dial_seconds", "reason"), [(0.1, "unavailable"), (5.0, "deadline")])
 def test_a_peer_that_never_shakes_hands(stack: ExitStack, dial_seconds: float, reason: str) -> None:
     listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
