@@ -34,7 +34,7 @@ FLUSHED         lies on the NVMe tier too
 RETIRED         did so once, and had to make room there
 """
 _U32 = 0xFFFFFFFF
-MAX_COPIED = 1 << 14
+COPIED_KEYS = 1 << 14
 """Keys of a dictionary that is copied to make it smaller: a millisecond's work."""
 STRINGS = 0
 """First edition of string entries, and what stands for all of them."""
@@ -186,7 +186,7 @@ class Catalog:
     def trim(self) -> Iterator[None]:
         """Gives memory of what is no longer there back, in parts between which others may act. A
         dictionary that still holds much shrinks by itself when it next grows."""
-        if len(self.committed) <= MAX_COPIED:
+        if len(self.committed) <= COPIED_KEYS:
             self.committed = dict(self.committed)
         self.pending = dict(self.pending)
         self.filling = dict(self.filling)
