@@ -145,7 +145,7 @@ class Connection:
 
     def announce(self) -> None:
         """A request follows: the daemon may look for it already. Raises ConnectionLost."""
-        if self.welcome.poll_seconds:
+        if self.reader.wait.may_poll():
             self.writer.tell(_ANNOUNCEMENT)
             self.flush()
 

@@ -20,6 +20,10 @@ class ReplyWait:
     def poll(self, seconds: float) -> None:
         self._polling = Polling(seconds)
 
+    def may_poll(self) -> bool:
+        """Whether anybody should look at this moment."""
+        return self._polling.is_worthwhile(0.0, monotonic())
+
     def receive(self, max_bytes: int) -> bytes:
         """As the socket's `recv`."""
         begin = monotonic()
