@@ -75,9 +75,7 @@ class Followed:
             prefix = keys[start][:1]
             list(self.store.evict(EvictScope(key_prefix=prefix), self.now).carry_out())
         elif action == "clear":
-            self.store.clear(
-                self.rng.choice([None, NAMESPACE.digest]), strings_only=False, now=self.now
-            )
+            self.store.clear(self.rng.choice([None, NAMESPACE.digest]), strings_only=False)
         else:
             self.store.disconnect(OWNER)
             self.store.connect(OWNER, ENGINE)

@@ -32,8 +32,10 @@ RESTARTS = 2
 FULL_TIER = ("--nvme", "40MiB", "--nvme-region", "4MiB")
 FULL_TIER_REGION_RATIO = 1 / 8
 """What one region holds of it at most, the index aside."""
-FULL_TIER_ROUNDS = 10
+FULL_TIER_ROUNDS = 20
 """Until regions are written over older ones."""
+LEAST_SHARE = 0.5
+"""Of what is put: a slow disk does not get more before DRAM needs the room."""
 KILL_ROUNDS = [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
 NUM_BLOCKS = 150
 """More than one batch of promotion reads."""
@@ -140,9 +142,9 @@ def test_r44_kills_of_a_full_tier_cost_no_more_than_the_regions_that_go(
         new = values(200, seed=4410 + number, largest=100_000)
         entries.update(new)
         if number < FULL_TIER_ROUNDS:
-            put_and_watch(node, new, share=1.0)
+            put_and_watch(node, new, share=LEAST_SHARE)
             continue
-        tier = put_and_watch(node, new, share=rng.uniform(0.0, 0.9))
+        tier = put_and_watch(node, new, share=rng.uniform(0.0, LEAST_SHARE))
         node.kill()
         evictions += tier["evictions"]
         node.start()
