@@ -266,6 +266,9 @@ class Stream:
     # -- receiving ----------------------------------------------------------------
 
     def _place(self, header: Header) -> memoryview | None:
+        with self._lock:
+            if self._writer and header.request_id in self._writer.waiting():
+                raise Malformed(f"request {header.request_id} was answered before it was sent")
         if header.kind is Kind.FAILED:
             return self._reason[: header.length]
         if header.kind not in (Kind.DATA, Kind.DONE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -180,6 +181,27 @@ def test_a_write_that_may_have_arrived_is_not_repeated(stack: ExitStack) -> None
     status = here.wait(here.write(buffer(1000)))
     assert (status.state, status.code) == (SliceState.FAILED, "unavailable")
     assert server.connections == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.DONE, Kind.FAILED])
+def test_r10_an_answer_to_a_write_that_is_still_being_sent_ends_the_connection(
+    stack: ExitStack, kind: Kind
+) -> None:
+    """Else its memory would be given back while it is read."""
+
+    def answers_at_once(sock: socket.socket) -> None:
+        later = next_header(sock).request_id + 30  # the kernel does not take so much
+        sock.sendall(wire.encode_header(Header(kind, request_id=later)))
+        hang_up = select.poll()
+        hang_up.register(sock, select.POLLRDHUP)
+        assert hang_up.poll(SOON * 1000)
+
+    server = scripted(stack, answers_at_once)
+    window = StreamLimits(window_bytes=64 << 20)  # more than the kernel takes
+    here = client(stack, server.address, TcpLimits(streams_per_peer=1, stream=window))
+    status = here.wait(here.write(buffer(64 << 20)))
+    assert (status.state, status.code) == (SliceState.FAILED, "malformed")
+    assert "before it was sent" in status.reason
 
 
 def test_r10_a_write_cut_short_by_its_deadline_sends_nothing_of_its_memorys_next_use(
