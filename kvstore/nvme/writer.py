@@ -57,17 +57,21 @@ class Writer:
         return self._bytes
 
     def submit(self, operation: Operation) -> bool:
-        """False: the queue is full. One operation of any size is always taken when it is empty."""
+        """False: the queue is full. One operation of any size is always taken when it is empty.
+        Writes and other operations leave each other room: what is removed has to be hidden, however
+        many writes wait."""
         size = operation.num_bytes
+        is_write = isinstance(operation, Write)
         with self._changed:
-            if self._closing or len(self._queue) >= self._max_operations:
+            alike = len(self._queue) - self._urgent if is_write else self._urgent
+            if self._closing or alike >= self._max_operations:
                 return False
-            if self._bytes and self._bytes + size > self._max_bytes:
+            if is_write and self._bytes and self._bytes + size > self._max_bytes:
                 return False
             self._queue.append(operation)
             self._bytes += size
             self._queued_bytes += size
-            self._urgent += not isinstance(operation, Write)
+            self._urgent += not is_write
             if len(self._queue) == 1 or self._is_worthy():
                 self._changed.notify()
         return True

@@ -189,6 +189,25 @@ def test_full_queue_refuses_at_once(open_tier: OpenTier) -> None:
     assert rig.flush()
 
 
+def test_what_is_removed_is_hidden_at_once_however_many_writes_wait(open_tier: OpenTier) -> None:
+    disk_answers = threading.Event()
+    storage = FaultyStorage(lambda point: disk_answers.wait(10) and None)
+    rig = open_tier(storage=storage, queue_entries=4)
+    rig.put(b"dropped", [memoryview(bytes(64))])
+    rig.put(b"cleared", [memoryview(bytes(64))])
+    storage.armed = True
+    while rig.submit(b"fills the queue"):
+        pass
+    ended: list[bool] = []
+    assert rig.tier.drop([b"dropped"], ended.append)
+    assert rig.tier.holds([b"dropped", b"cleared"]) == [False, True]
+    assert rig.tier.clear(None, ended.append)
+    assert rig.tier.holds([b"dropped", b"cleared"]) == [False, False]
+    disk_answers.set()
+    rig.wait(lambda: len(ended) == 2)
+    assert ended == [True, True]
+
+
 def test_read_queue_takes_one_large_batch_and_refuses_the_next(open_tier: OpenTier) -> None:
     disk_answers = threading.Event()
     storage = FaultyStorage(lambda point: disk_answers.wait(10) and None)
