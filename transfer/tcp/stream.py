@@ -203,8 +203,8 @@ class Stream:
         patience = self._pace.left(now) if due else min(idle, limits.stall_seconds)
         poller.modify(sock, select.POLLIN | (select.POLLOUT if self._writer else 0))
         ready = poller.poll(max(patience, 0) * 1000)
-        if not ready and not due and idle <= patience:
-            return not self._retire()
+        if not ready:
+            return due or idle > patience or not self._retire()
         if any(descriptor == self._wake_descriptor for descriptor, _ in ready):
             os.eventfd_read(self._wake_descriptor)
         elif not due and not self._asked:

@@ -411,6 +411,19 @@ def test_idle_connections_end_and_come_back(stack: ExitStack) -> None:
     assert server.report().broken == 0
 
 
+def test_an_idle_connection_outlives_the_stall(stack: ExitStack) -> None:
+    registry = SegmentRegistry()
+    registry.add(0, buffer(100))
+    server = stack.enter_context(serving(registry))
+    limits = TcpLimits(stream=StreamLimits(stall_seconds=0.05, idle_seconds=10 * SOON))
+    here = client(stack, server.address, limits)
+    for _ in range(2):
+        assert here.wait(here.read(buffer(100))) == DONE
+        time.sleep(0.3)
+    report = server.report()
+    assert (report.connections, report.accepted, report.broken) == (1, 1, 0)
+
+
 PEER_PROCESS = f"""
 import socket, sys
 from moontide.transfer import SegmentRegistry, TransferServer
