@@ -3,6 +3,7 @@ would take."""
 
 from __future__ import annotations
 
+from functools import partial
 from urllib.parse import quote_from_bytes
 
 import numpy as np
@@ -85,9 +86,8 @@ class Inspection:
             raise InvalidRequest(f"num_bytes is {scope.num_bytes}; it must be at least 0")
         if scope.older_than_s is not None and not scope.older_than_s >= 0:
             raise InvalidRequest(f"older_than_s is {scope.older_than_s}; it must be at least 0")
-        edition = (
-            self._catalog.strings if scope.strings_only else self._namespace_number(scope.namespace)
-        )
+        digest = b"" if scope.strings_only else scope.namespace
+        edition = partial(self._namespace_number, digest)
         return Eviction(scope, self._entries, self._namespaces, edition=edition, now=now)
 
     def _namespace_number(self, digest: bytes | None) -> int | None:

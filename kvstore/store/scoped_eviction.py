@@ -3,7 +3,7 @@ bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +35,11 @@ class Eviction:
         entries: Entries,
         namespaces: Namespaces,
         *,
-        edition: int | None,
+        edition: Callable[[], int | None],
         now: float,
     ) -> None:
-        """Of that `edition` of a namespace; None: of any."""
+        """`edition`: of the namespace that is meant, at that moment (numbers are used again); None:
+        of any."""
         self._scope = scope
         self._entries = entries
         self._catalog = entries.catalog
@@ -120,8 +121,8 @@ class Eviction:
         if self._scope.older_than_s:
             chosen &= np.frombuffer(catalog.touched, np.uint32)[slots] <= self._latest
         editions = np.frombuffer(catalog.namespaces, np.uint16)[slots]
-        if self._edition is not None:
-            chosen &= editions == self._edition
+        if (edition := self._edition()) is not None:
+            chosen &= editions == edition
         if catalog.retired:
             chosen &= ~np.isin(editions, list(catalog.retired))
         slots = slots[chosen]

@@ -99,6 +99,25 @@ def test_explanations(filled: Node, chain: Chain) -> None:
     assert state(entry_of(key, WHOLE)) == "reserved"
 
 
+def test_an_eviction_of_a_namespace_takes_nothing_of_one_that_got_its_edition(
+    filled: Node, chain: Chain
+) -> None:
+    def refill(name: str) -> None:
+        filled.store.clear(namespace_named(name).digest, strings_only=False)
+        namespace = filled.store.open_namespace(namespace_named(name))
+        filled.put_blocks(owner, namespace, chain(3), TP2)
+
+    owner = filled.connect()
+    filled.store.open_namespace(namespace_named("other"))
+    refill("w")
+    eviction = filled.store.evict(EvictScope(namespace=namespace_named("w").digest), filled.now)
+    next(eviction.planning)
+    filled.store.clear(namespace_named("w").digest, strings_only=False)
+    refill("other")
+    assert eviction.takes.entries == 0
+
+
+
 def test_dry_run_tells_what_an_eviction_takes(filled: Node, chain: Chain) -> None:
     shard_bytes = 768  # three layers of one head
     everything = Evicted(11, 5 * 128 + 6 * shard_bytes, 3 * 4)
