@@ -228,6 +228,7 @@ class Tiering:
         self._demoter.resume()
 
     def close(self) -> None:
+        self._touched.clear()  # the loop may still be about to tell of them
         self._tier.close(CLOSE_SECONDS)
 
     # -- what the tier tells ------------------------------------------------------------
