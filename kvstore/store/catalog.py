@@ -70,14 +70,15 @@ class Catalog:
 
     @property
     def visible(self) -> Mapping[bytes, int]:
-        """`committed` without what a raised floor hides. Costs nothing while none does."""
+        """`committed` without what is retired. Costs nothing while nothing is."""
         return _Unretired(self) if self.retired else self.committed
 
     def absent(self, entries: Iterable[bytes]) -> set[bytes]:
         """Those that are not `visible`. Among many entries a set's difference waits for several
         cache lines at a time, where look-ups one by one wait for each."""
         if self.retired:
-            return {entry for entry in entries if entry not in self.visible}
+            visible = self.visible
+            return {entry for entry in entries if entry not in visible}
         return set(entries).difference(self.committed)
 
     def is_retired(self, slot: int) -> bool:

@@ -19,9 +19,8 @@ class DropReason(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Retired:
-    """An edition of what nobody finds any more. `is_told`: one event has told of it all."""
+    """An edition of what nobody finds any more."""
 
     reason: DropReason
-    is_told: bool
     num_gone: int = 0
     """Entries that were found until then and have ended since, for whatever reason."""

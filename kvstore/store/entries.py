@@ -34,7 +34,6 @@ WORTH_A_SCAN = 1 << 14
 """Extents of a segment that end together, more than which cost more than a look at every slot."""
 MAX_ANCESTORS = 4096
 TICKS_PER_SECOND = 10
-_STRING = ord("s")
 
 
 CommitCallback = Callable[[Sequence[int], Mapping[bytes, bytes]], None]
@@ -405,10 +404,10 @@ class Entries(EntryEvents):
     def _take_out_many(self, slots: Sequence[int]) -> None:
         """As `_take_out` of each."""
         catalog = self.catalog
-        committed, chains, string = catalog.committed, catalog.chains, _STRING
+        committed, chains = catalog.committed, catalog.chains
         for slot, key in zip(slots, catalog.keys[slots].tolist(), strict=True):
             del committed[key]
-            if key[0] != string:
+            if is_block(key):
                 chains.unlink(slot)
         chosen = np.array(slots, np.int64)
         queued = chosen[np.frombuffer(catalog.links.queue, np.uint8)[chosen] != OUT]

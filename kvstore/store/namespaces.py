@@ -146,8 +146,10 @@ class Namespaces:
 
     def swept(self, edition: int) -> None:
         """No entry carries it any more."""
-        opened = self._by_number[edition - 1] if edition else None
-        if edition and (opened is None or edition != opened.number):
+        if not edition:
+            return  # string entries' first has no number to give back
+        opened = self._by_number[edition - 1]
+        if opened is None or edition != opened.number:
             self._spare.append(edition)
 
     def get(self, number: int) -> OpenNamespace:

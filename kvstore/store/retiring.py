@@ -13,7 +13,7 @@ nobody reads it any more waits for the `Sweep`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class Retiring:
         over = self._namespaces.renew(opened)
         self._reservations.doom_edition(over)
         self._entries.announce_cleared(opened.edition)
-        return self._retire({over: opened.edition}, DropReason.INVALIDATED, is_told=True)
+        return self._retire([over], DropReason.INVALIDATED, is_told=True)
 
     def clear(self, chosen: Sequence[OpenNamespace], *, strings: bool) -> Sweep:
         """Of these namespaces, and of string entries if they are meant. What clients are writing
@@ -79,8 +79,9 @@ class Retiring:
         is_told = is_everything or not strings
         return self._retire(renewed, DropReason.CLEARED, is_told=is_told)
 
-    def _retire(self, renewed: Mapping[int, int], reason: DropReason, *, is_told: bool) -> Sweep:
-        retired = {edition: Retired(reason, is_told) for edition in renewed}
+    def _retire(self, editions: Iterable[int], reason: DropReason, *, is_told: bool) -> Sweep:
+        """`is_told`: one event has told of them as a whole."""
+        retired = {edition: Retired(reason) for edition in editions}
         self.catalog.retired.update(retired)
         if is_told:
             self.catalog.told.update(retired)

@@ -185,25 +185,6 @@ class Queue:
         self._queue[slot] = OUT
         self.num_bytes -= self._words[slot * WORDS + LENGTH]
 
-    @staticmethod
-    def unlink_many(slots: Iterable[int], queues: Sequence[Queue]) -> None:
-        """As `unlink` of each, from whichever of `queues` (all of one policy, in order) it waits
-        in."""
-        first = queues[0]
-        colder, hotter, queue, words = first._colder, first._hotter, first._queue, first._words
-        for slot in slots:
-            source, before, after = queues[queue[slot] - 1], colder[slot], hotter[slot]
-            if before:
-                hotter[before] = after
-            else:
-                source.coldest = after
-            if after:
-                colder[after] = before
-            else:
-                source.hottest = before
-            queue[slot] = OUT
-            source.num_bytes -= words[slot * WORDS + LENGTH]
-
     def __iter__(self) -> Iterator[int]:
         """Coldest first."""
         return self.after(self.coldest)

@@ -118,7 +118,8 @@ class QueuePolicy:
             queue.unlink(slot)
 
     def remove_many(self, slots: Sequence[int]) -> None:
-        Queue.unlink_many(slots, self._queues)
+        for slot in slots:
+            self._queues[self._queue[slot] - 1].unlink(slot)
 
     def coldest(self) -> int:
         for queue in self._queues:
