@@ -145,19 +145,17 @@ class RunWriter:
         try:
             copy = partial(self._copy, value, self._announcement(run, size))
             checksum = self._fill(run, run.holder, begin, size, copy, deadline)
-            try:
-                message = wire.CommitRun(
-                    space.slot,
-                    space.generation,
-                    [entry],
-                    _PACK_U64(begin),
-                    _PACK_U64(size),
-                    _PACK_U64(checksum),
-                    *options,
-                )
-                answer = self._link.act_on(run.connection, message, deadline)
-            finally:
-                run.holder.end()
+            message = wire.CommitRun(
+                space.slot,
+                space.generation,
+                [entry],
+                _PACK_U64(begin),
+                _PACK_U64(size),
+                _PACK_U64(checksum),
+                *options,
+            )
+            answer = self._link.act_on(run.connection, message, deadline)
+            run.holder.end()
         except BaseException:
             self.runs.give_up(run)
             raise
@@ -188,21 +186,18 @@ class RunWriter:
         try:
             copy_all = partial(self._copy_all, batch, self._announcement(run, batch.num_bytes))
             checksums = self._fill(run, holder, begin, batch.num_bytes, copy_all, deadline)
-            try:
-                message = wire.CommitRun(
-                    space.slot,
-                    space.generation,
-                    list(batch.entries),
-                    array("Q", batch.offsets_from(begin)).tobytes(),
-                    array("Q", batch.sizes).tobytes(),
-                    array("Q", checksums).tobytes(),
-                    *options,
-                )
-                request_id = self._link.post_on(run.connection, message, deadline)
-            except BaseException:
-                holder.end()
-                raise
+            message = wire.CommitRun(
+                space.slot,
+                space.generation,
+                list(batch.entries),
+                array("Q", batch.offsets_from(begin)).tobytes(),
+                array("Q", batch.sizes).tobytes(),
+                array("Q", checksums).tobytes(),
+                *options,
+            )
+            request_id = self._link.post_on(run.connection, message, deadline)
         except BaseException:
+            holder.end()
             self.runs.give_up(run)
             raise
         run.front = begin + batch.num_bytes
@@ -225,22 +220,19 @@ class RunWriter:
         fill: Callable[[memoryview], T],
         deadline: Deadline,
     ) -> T:
-        """What `fill` says of that part of the run, whose segment is held from now on."""
+        """What `fill` says of that part of the run, whose segment is held from now on, until the
+        caller ends `holder`."""
         space = run.space
         place = [(space.slot, space.generation)]
+        memory = self._memory.hold(holder, space.segment, place, deadline)
+        self._writes.begin(run.connection)  # until its end no request may be made
         try:
-            memory = self._memory.hold(holder, space.segment, place, deadline)
-            self._writes.begin(run.connection)  # until its end no request may be made
-            try:
-                if not run.front:  # it is written to for the first time
-                    run.attachment.prepare(space.segment, space.offset, run.num_bytes)
-                start = space.offset + begin
-                return fill(memory[start : start + num_bytes])
-            finally:
-                self._writes.end()
-        except BaseException:
-            holder.end()
-            raise
+            if not run.front:  # it is written to for the first time
+                run.attachment.prepare(space.segment, space.offset, run.num_bytes)
+            start = space.offset + begin
+            return fill(memory[start : start + num_bytes])
+        finally:
+            self._writes.end()
 
     def _announcement(self, run: Run, num_bytes: int) -> Callable[[], None]:
         """Wakes the daemon while the last of them are copied."""
@@ -259,17 +251,7 @@ class RunWriter:
         values, sizes, offsets = batch.values, batch.sizes, batch.offsets
         if max(sizes) < SMALL_VALUE_BYTES:
             before_last()
-        if batch.is_packed and len(values) > 1:
-            joined = batch.joined()
-            copy(target[: len(joined)], joined)
-            return self._copies.sums(values)
-        if max(sizes) < SMALL_VALUE_BYTES:
-            places = [
-                target[start : start + size] for start, size in zip(offsets, sizes, strict=True)
-            ]
-            for place, value in zip(places, values, strict=True):
-                place[:] = value
-            return self._copies.sums(places)
+            return self._copy_small(batch, target)
         sums = [0] * len(values)
         last = index_of_last(sizes)
 
@@ -280,6 +262,19 @@ class RunWriter:
 
         self._helper.share(fill, len(values), batch.num_bytes)
         return sums
+
+    def _copy_small(self, batch: Batch, target: memoryview) -> list[int]:
+        """As `_copy_all`, of values that are not worth a copy call each."""
+        values = batch.values
+        if batch.is_packed and len(values) > 1:
+            joined = batch.joined()
+            copy(target[: len(joined)], joined)
+            return self._copies.sums(values)
+        extents = zip(batch.offsets, batch.sizes, strict=True)
+        places = [target[start : start + size] for start, size in extents]
+        for place, value in zip(places, values, strict=True):
+            place[:] = value
+        return self._copies.sums(places)
 
     def _collect(self, posted: _Posted, options: PutOptions, deadline: Deadline) -> list[PutResult]:
         run, batch = posted.run, posted.batch
