@@ -69,7 +69,7 @@ class ThrottledRelay:
             now = time.monotonic()
             self._free_at = max(now, self._free_at) + num_bytes / self.bytes_per_s
             left = self._free_at - now
-        time.sleep(max(0.0, left))
+        time.sleep(left)
 
     def _start(self, run: Callable[[], None]) -> None:
         def until_closed() -> None:

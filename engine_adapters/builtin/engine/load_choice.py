@@ -44,10 +44,6 @@ def best(options: Sequence[Option], num_layers: int) -> int:
     return min(range(most, -1, -1), key=lambda count: options[count].seconds(num_layers))
 
 
-def patience_s(recompute_s: float) -> float:
-    return max(PATIENCE_S, PATIENCE_SHARE * recompute_s)
-
-
 def longest_wait_s(
     *, done_bytes: int, next_bytes: int, total_bytes: int, recompute_s: float
 ) -> float:
@@ -56,4 +52,4 @@ def longest_wait_s(
     by_then = done_bytes + next_bytes
     rest = total_bytes - by_then
     limit = recompute_s * by_then / rest if rest > 0 else float("inf")
-    return max(patience_s(recompute_s), limit)
+    return max(PATIENCE_S, PATIENCE_SHARE * recompute_s, limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .load_choice import longest_wait_s, patience_s
+from .load_choice import PATIENCE_S, longest_wait_s
 
 
 class LoadProgress:
@@ -46,7 +46,7 @@ class LoadProgress:
             recompute_s=recompute_s,
         )
         by_pace = self._busy_since + wait_s - self._busy_s
-        stalled = self._last_end + max(recompute_s, patience_s(recompute_s))
+        stalled = self._last_end + max(recompute_s, PATIENCE_S)
         return min(by_pace, stalled)
 
     def projected_s(self, now: float) -> float:
