@@ -17,6 +17,12 @@ REMOVAL_SECONDS = 30.0
 R = TypeVar("R", bound=wire.Reply)
 
 
+def outcome(reply: wire.Reply, *, durable: bool) -> wire.Reply:
+    """What a removal is answered with once the disk is done with it."""
+    unsure = StoreUnavailable(NOT_DURABLE)
+    return reply if durable else wire.Failure(unsure.code, str(unsure))
+
+
 class Removal:
     """One removal under way, and the reply it is worth once it is durable. The removal goes on
     whoever still waits for it."""
@@ -27,8 +33,7 @@ class Removal:
         self._respond: Respond | None = None
 
     def ended(self, durable: bool) -> None:
-        unsure = StoreUnavailable(NOT_DURABLE)
-        self._outcome = self._reply if durable else wire.Failure(unsure.code, str(unsure))
+        self._outcome = outcome(self._reply, durable=durable)
         if self._respond is not None:
             self._respond(self._outcome)
 

@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ... import wire
-from ...errors import InvalidRequest, StoreTimeout, StoreUnavailable
+from ...errors import InvalidRequest, StoreTimeout
 from ...keys import EntryId, is_block
 from ...store import Sweep
 from ..answers import Deferred, Respond
 from ..peer import Peer
-from ..tiers import NOT_DURABLE
 from . import checks
 from .changing import once_agreed
-from .durable import once_dropped
+from .durable import once_dropped, outcome
 
 CLEAR_SECONDS = 60.0
 """A disk that takes longer is broken: the client hears that it is not sure."""
@@ -84,10 +83,8 @@ def clear(peer: Peer, message: wire.Clear) -> Deferred:
 async def _clear(sweep: Sweep, is_durable: Awaitable[bool]) -> wire.Reply:
     for _ in sweep:
         await asyncio.sleep(0)  # let others have a turn
-    if await is_durable:
-        return wire.CountReply(sweep.num_gone)
-    unsure = StoreUnavailable(NOT_DURABLE)
-    return wire.Failure(unsure.code, str(unsure))
+    durable = await is_durable
+    return outcome(wire.CountReply(sweep.num_gone), durable=durable)
 
 
 def unpin(peer: Peer, message: wire.Unpin) -> wire.Ok:
