@@ -117,7 +117,6 @@ def test_an_eviction_of_a_namespace_takes_nothing_of_one_that_got_its_edition(
     assert eviction.takes.entries == 0
 
 
-
 def test_dry_run_tells_what_an_eviction_takes(filled: Node, chain: Chain) -> None:
     shard_bytes = 768  # three layers of one head
     everything = Evicted(11, 5 * 128 + 6 * shard_bytes, 3 * 4)
