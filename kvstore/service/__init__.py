@@ -13,6 +13,7 @@ from .command import (
     load_command_settings,
     setting_option,
 )
+from .flag_types import Seconds, size_flag
 from .http import (
     DEFAULT_ERRORS,
     AnyRoute,
@@ -63,6 +64,7 @@ __all__ = [
     "Plain",
     "Process",
     "Route",
+    "Seconds",
     "Secret",
     "ServerEvent",
     "Setting",
@@ -86,5 +88,6 @@ __all__ = [
     "send_events",
     "setting_option",
     "settings_of",
+    "size_flag",
     "wait_for_stop",
 ]

@@ -13,11 +13,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from ...service import default_token_file, guarded
+from ...service import Seconds, default_token_file, guarded
 from ..admin_client import AdminClient, read_token
 
 TIER = click.Choice(["dram", "nvme"])
 DEFAULT_URL = "http://127.0.0.1:7421"
+LONGEST_WAIT_SECONDS = 86_400
 
 
 def connected(command: Callable[..., int]) -> Callable[..., None]:
@@ -42,7 +43,11 @@ def connected(command: Callable[..., int]) -> Callable[..., None]:
         click.option("--token-file", type=click.Path(path_type=Path), help="The store's token"),
         click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON"),
         click.option(
-            "--timeout", default=60.0, show_default=True, help="Seconds to wait for the answer"
+            "--timeout",
+            default=60.0,
+            show_default=True,
+            type=Seconds(0, LONGEST_WAIT_SECONDS, min_open=True),
+            help="Seconds to wait for the answer",
         ),
     ):
         run = option(run)

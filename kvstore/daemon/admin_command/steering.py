@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ...errors import InvalidRequest
-from ...service import Size, human_size
+from ...service import Seconds, human_size, size_flag
 from ..admin.bodies import (
     ClearAnswer,
     ClearRequest,
@@ -32,8 +32,8 @@ from .frame import TIER, connected, print_json, print_tables, table
 @click.option("--tier", type=TIER, help="Only this tier's copies; none: every tier's")
 @click.option("--key", "keys", multiple=True, help="kv:HEX or s:TEXT; may be repeated")
 @click.option("--key-prefix", help="kv:HEX or s:TEXT")
-@click.option("--bytes", "num_bytes", type=Size.parse, metavar="SIZE", help="Stop after so much")
-@click.option("--older-than-s", type=click.FloatRange(0), help="Idle for at least so long")
+@click.option("--bytes", "num_bytes", type=size_flag, metavar="SIZE", help="Stop after so much")
+@click.option("--older-than-s", type=Seconds(0), help="Idle for at least so long")
 @click.option("--all", "everything", is_flag=True, help="Without any condition")
 @click.option("--dry-run", is_flag=True, help="Only say what would go")
 def evict(
@@ -112,7 +112,7 @@ def floor(
 @click.argument("keys", nargs=-1, required=True)
 @click.option(
     "--ttl-s",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0, min_open=True),
     default=600.0,
     show_default=True,
     help="Seconds until they are unpinned again",

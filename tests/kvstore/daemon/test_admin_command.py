@@ -52,6 +52,33 @@ def test_people_get_tables_and_sentences(daemon: StoreProcess, run: Run) -> None
     assert "accounts agree" in run("audit").stdout
 
 
+def test_evict_stops_after_a_size(daemon: StoreProcess, run: Run) -> None:
+    with local_client(daemon.socket) as client:
+        for number in range(4):
+            client.put(f"k{number}", bytes(8192))
+    told = json.loads(run("evict", "--tier", "dram", "--bytes", "16KiB", "--json").stdout)
+    assert told["tiers"]["dram"]["entries"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("evict", "--older-than-s", "nan"), "nan is no number of seconds"),
+        (("evict", "--older-than-s", "inf"), "inf is no number of seconds"),
+        (("evict", "--bytes", "4 cows"), "'4 cows' is no size"),
+        (("pin", "s:k", "--ttl-s", "nan"), "nan is no number of seconds"),
+        (("clear", "--timeout", "1e300"), "0<x<=86400"),
+        (("clear", "--timeout", "0"), "0<x<=86400"),
+    ],
+)
+def test_a_flag_that_means_nothing_is_refused_before_the_store_is_asked(
+    run: Run, args: tuple[str, ...], told: str
+) -> None:
+    ended = run(*args)
+    assert ended.exit_code == 2
+    assert told in " ".join(ended.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
