@@ -6,7 +6,20 @@ from pathlib import Path
 
 import click
 
-from ..service import CommandFailed, Size
+from ..service import Seconds, SettingsError, Size
+
+_MOST_DIGITS = 9
+"""Of a count: more are refused before they are read as a number."""
+
+
+def _in_a_folder(
+    context: click.Context, parameter: click.Parameter, value: Path | None
+) -> Path | None:
+    """Told before a long run, not after it."""
+    if value is not None and not value.parent.is_dir():
+        raise click.BadParameter(f"{value}: there is no folder {value.parent}: make it first")
+    return value
+
 
 rounds_flag = click.option(
     "--rounds",
@@ -16,21 +29,48 @@ rounds_flag = click.option(
     help="That count, of each case",
 )
 peer_dir_flag = click.option(
-    "--peer-dir", type=click.Path(path_type=Path), help="Where peers are installed [~/.cache]"
+    "--peer-dir",
+    type=click.Path(path_type=Path),
+    help="Where peers are installed [~/.cache/moontide/bench]",
+)
+round_seconds_flag = click.option(
+    "--round-seconds",
+    default=0.2,
+    show_default=True,
+    type=Seconds(0.0, 60.0),
+    help="Of timed calls, per contestant; two calls at least",
 )
 json_file_flag = click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write the report here"
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    callback=_in_a_folder,
+    help="Write the report here",
 )
 
 
-def size_of(text: str) -> int:
-    """Raises CommandFailed."""
+def size_of(flag: str, text: str) -> int:
+    """Raises SettingsError."""
     try:
         return int(Size.parse(text))
     except ValueError as error:
-        raise CommandFailed(str(error)) from error
+        raise SettingsError(f"{flag}: {error}") from error
 
 
-def sizes_of(text: str) -> tuple[int, ...]:
-    """Of `4KiB,1MiB`. Raises CommandFailed."""
-    return tuple(size_of(size) for size in text.split(",") if size)
+def sizes_of(flag: str, text: str, most: int) -> tuple[int, ...]:
+    """Of `4KiB,1MiB`, each once; nothing of no text. Raises SettingsError."""
+    sizes = [size_of(flag, item) for item in text.split(",")] if text else []
+    for size in sizes:
+        if not 1 <= size <= most:
+            raise SettingsError(f"{flag} {Size(size)}: give sizes from 1 to {Size(most)}")
+    return tuple(dict.fromkeys(sizes))
+
+
+def counts_of(flag: str, text: str, most: int) -> tuple[int, ...]:
+    """Of `1,2`, each once; nothing of no text. Raises SettingsError."""
+    counts = [item.strip() for item in text.split(",")] if text else []
+    for count in counts:
+        is_count = count.isdecimal() and len(count) <= _MOST_DIGITS and 1 <= int(count) <= most
+        if not is_count:
+            raise SettingsError(f"{flag} {count[:40]!r}: give numbers from 1 to {most}, as 1,2")
+    return tuple(dict.fromkeys(map(int, counts)))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..service import CommandFailed
+from ..service import SettingsError
 from .contestants import ContestantFailed
 
 INSTALL_SECONDS = 900.0
@@ -37,11 +37,11 @@ class Peer:
 
 
 def chosen_peers(against: str, peers: Mapping[str, Peer]) -> tuple[str, ...]:
-    """Names of `--against A,B`. Raises CommandFailed."""
-    names = tuple(name for name in against.split(",") if name)
+    """Names of `--against A,B`, each once. Raises SettingsError."""
+    names = tuple(dict.fromkeys(map(str.strip, against.split(",")))) if against else ()
     for name in names:
         if name not in peers:
-            raise CommandFailed(f"--against names {name!r}; known are {', '.join(peers)}")
+            raise SettingsError(f"--against names {name!r}; known are {', '.join(peers)}")
     return names
 
 
@@ -50,12 +50,16 @@ def default_peer_dir() -> Path:
     return Path(cache) / "moontide" / "bench"
 
 
+def is_installed(peer: Peer, directory: Path) -> bool:
+    return (directory / peer.environment / _DONE).exists()
+
+
 def peer_python(peer: Peer, directory: Path) -> Path:
     """The interpreter of the peer's environment, which is made when missing. Raises
     ContestantFailed when it cannot be."""
     home = directory / peer.environment
     python = home / "bin" / "python"
-    if not (home / _DONE).exists():
+    if not is_installed(peer, directory):
         _run([sys.executable, "-m", "venv", "--clear", str(home)])
         _run([str(python), "-m", "pip", "install", "--quiet", *peer.packages])
         (home / _DONE).write_text("\n".join(peer.packages) + "\n")

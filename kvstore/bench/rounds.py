@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .contestants import Contestant, ContestantFailed, driver_command
-from .peers import Peer, peer_python
+from .peers import Peer, is_installed, peer_python
 
 ASK_SECONDS = 180.0
 OURS = "ours"
@@ -55,6 +55,8 @@ class Contestants:
         settings: Mapping[str, Any],
     ) -> None:
         """`directories`: where peers' environments and logs lie."""
+        if not is_installed(peer, directories["peers"]):
+            self._say(f"installs {' '.join(peer.packages)}, once; it may take minutes")
         try:
             python = peer_python(peer, directories["peers"])
         except ContestantFailed as error:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ...service import CommandFailed, guarded
+from ...service import SettingsError, guarded
 from ...store.eviction import POLICIES, EvictionName
 from ..flags import json_file_flag, peer_dir_flag, rounds_flag, size_of, sizes_of
 from ..peers import chosen_peers, default_peer_dir
@@ -117,7 +117,7 @@ def store(json_file: Path | None, **flags: Any) -> None:
 
 
 def _check_effect(flags: Mapping[str, Any]) -> None:
-    """Raises CommandFailed naming a flag that was given and would have no effect."""
+    """Raises SettingsError naming a flag that was given and would have no effect."""
     context = click.get_current_context()
     groups = flags["groups"] or (*CALL_GROUPS, *OWN_COURSE)
     for parameter in context.command.params:
@@ -126,27 +126,28 @@ def _check_effect(flags: Mapping[str, Any]) -> None:
             continue
         if name not in FLAGS_OF_BOTH and (name in FLAGS_OF_TRACE) != bool(flags["trace"]):
             relation = "beside" if flags["trace"] else "without"
-            raise CommandFailed(f"{flag} has no effect {relation} --trace: leave it out")
+            raise SettingsError(f"{flag} has no effect {relation} --trace: leave it out")
         cases = CASES_OF_FLAG.get(name)
         if cases is not None and not set(cases) & set(groups):
-            raise CommandFailed(
+            raise SettingsError(
                 f"{flag} has no effect on --case {', '.join(groups)}, but on {', '.join(cases)}"
             )
 
 
 def _plan(flags: Mapping[str, Any]) -> Plan:
-    """Of the command's flags. Raises CommandFailed."""
+    """Of the command's flags. Raises SettingsError."""
     rounds, keys = flags["rounds"], flags["keys"]
+    pool_bytes = size_of("--dram", flags["dram"])
     if flags["quick"]:
         rounds, keys = min(rounds, QUICK_ROUNDS), min(keys, QUICK_KEYS)
     sizes = QUICK_SIZES if flags["quick"] else SIZES
     return Plan(
         against=chosen_peers(flags["against"], PEERS),
         groups=flags["groups"] or (*CALL_GROUPS, *OWN_COURSE),
-        sizes=sizes_of(flags["sizes"]) or sizes,
-        budget=Budget(rounds=rounds, pool_bytes=size_of(flags["dram"])),
+        sizes=sizes_of("--sizes", flags["sizes"], pool_bytes) or sizes,
+        budget=Budget(rounds=rounds, pool_bytes=pool_bytes),
         num_keys=whole_keys(keys),
-        nvme_dram_bytes=size_of(flags["nvme_dram"]),
+        nvme_dram_bytes=size_of("--nvme-dram", flags["nvme_dram"]),
         largest_bytes=LARGEST_MIXED_BYTES,
         peer_dir=flags["peer_dir"] or default_peer_dir(),
         directory=flags["directory"],

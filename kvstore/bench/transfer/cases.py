@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every combination whose calls fit the areas."""
+    """Every combination."""
 
     opcodes: Sequence[str] = OPCODES
     sizes: Sequence[int] = SIZES
@@ -63,13 +63,14 @@ class Grid:
     threads: Sequence[int] = THREADS
 
     def cases(self) -> Iterator[Case]:
-        """In the order of the table they make."""
+        """Those whose calls fit the areas, in the order of the table they make."""
+        return (case for case in self.combinations() if case.bytes_in_flight <= AREA_BYTES)
+
+    def combinations(self) -> Iterator[Case]:
         for threads, streams, opcode, batch, size in itertools.product(
             self.threads, self.streams, self.opcodes, self.batches, self.sizes
         ):
-            case = Case(opcode, size, batch, streams, threads)
-            if case.bytes_in_flight <= AREA_BYTES:
-                yield case
+            yield Case(opcode, size, batch, streams, threads)
 
 
 def _number(count: int, noun: str) -> str:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ...service import CommandFailed, guarded
-from ..flags import json_file_flag, peer_dir_flag, rounds_flag, sizes_of
+from ...service import guarded
+from ..flags import (
+    counts_of,
+    json_file_flag,
+    peer_dir_flag,
+    round_seconds_flag,
+    rounds_flag,
+    sizes_of,
+)
 from ..peers import chosen_peers, default_peer_dir
 from ..table import show
 from .cases import (
+    AREA_BYTES,
     BATCHES,
     MOST_BATCH,
     MOST_STREAMS,
@@ -47,13 +54,7 @@ QUICK_ROUNDS = 3
 @click.option("--streams", default="", help=f"Connections, as 1,2; up to {MOST_STREAMS}")
 @click.option("--threads", default="", help=f"Threads that call, as 1,8; up to {MOST_THREADS}")
 @rounds_flag
-@click.option(
-    "--round-seconds",
-    default=0.2,
-    show_default=True,
-    type=click.FloatRange(0.0, 60.0),
-    help="Of timed calls, per contestant; two calls at least",
-)
+@round_seconds_flag
 @click.option("--quick", is_flag=True, help="Fewer sizes, batches, threads and rounds")
 @peer_dir_flag
 @json_file_flag
@@ -71,30 +72,21 @@ def transfer(json_file: Path | None, **flags: Any) -> None:
 
 
 def _plan(*, against: str, quick: bool, **flags: Any) -> Plan:
-    """Of the command's flags. Raises CommandFailed."""
+    """Of the command's flags. Raises SettingsError."""
     usual = QUICK if quick else Grid(OPCODES, SIZES, BATCHES, STREAMS, THREADS)
     return Plan(
         against=chosen_peers(against, PEERS),
         grid=Grid(
-            flags["opcodes"] or usual.opcodes,
-            sizes_of(flags["sizes"]) or usual.sizes,
-            _counts("--batches", flags["batches"], MOST_BATCH) or usual.batches,
-            _counts("--streams", flags["streams"], MOST_STREAMS) or usual.streams,
-            _counts("--threads", flags["threads"], MOST_THREADS) or usual.threads,
+            tuple(dict.fromkeys(flags["opcodes"])) or usual.opcodes,
+            sizes_of("--sizes", flags["sizes"], AREA_BYTES) or usual.sizes,
+            counts_of("--batches", flags["batches"], MOST_BATCH) or usual.batches,
+            counts_of("--streams", flags["streams"], MOST_STREAMS) or usual.streams,
+            counts_of("--threads", flags["threads"], MOST_THREADS) or usual.threads,
         ),
         rounds=min(flags["rounds"], QUICK_ROUNDS) if quick else flags["rounds"],
         round_seconds=flags["round_seconds"],
         peer_dir=flags["peer_dir"] or default_peer_dir(),
     )
-
-
-def _counts(flag: str, text: str, most: int) -> Sequence[int]:
-    """Of `1,2`. Raises CommandFailed."""
-    counts = [item for item in text.split(",") if item]
-    for count in counts:
-        if not count.isdecimal() or not 1 <= int(count) <= most:
-            raise CommandFailed(f"{flag} {count}: give numbers from 1 to {most}, as 1,2")
-    return [int(count) for count in counts]
 
 
 def _say(text: str) -> None:

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...service import CommandFailed, Size
+from ...service import CommandFailed, SettingsError, Size
 from ..contestants import Contestant, ContestantFailed, driver_command
 from ..drivers.transfer.raw import VARIANTS
 from ..report import Report, Row, load_average
@@ -26,12 +26,17 @@ class Plan:
 
 
 def run_plan(plan: Plan, say: Say) -> Report:
-    """Raises CommandFailed when our own side cannot run, or no case fits."""
+    """Raises CommandFailed when our own side cannot run, SettingsError when no case fits."""
     cases = list(plan.grid.cases())
     if not cases:
-        raise CommandFailed(
-            f"slices × batch × threads is more than {Size(AREA_BYTES)} in every case: lower one"
+        least = min(case.bytes_in_flight for case in plan.grid.combinations())
+        raise SettingsError(
+            f"slices × batch × threads is {Size(least)} in the smallest case, of at most "
+            f"{Size(AREA_BYTES)}: lower --sizes, --batches or --threads"
         )
+    num_left_out = sum(1 for _ in plan.grid.combinations()) - len(cases)
+    if num_left_out:
+        say(f"left out, as their calls need more than {Size(AREA_BYTES)}: {num_left_out} cases")
     area_bytes = max(case.bytes_in_flight for case in cases)
     settings = {
         "rounds": str(plan.rounds),

@@ -27,7 +27,7 @@ def test_a_burst_of_three_times_dram_loses_nothing(tmp_path: Path) -> None:
 def test_an_unknown_peer_and_a_wrong_size_are_refused_by_name() -> None:
     for flags, name in (("--against", "memcached"), ("--sizes", "4 cows")):
         result = CliRunner().invoke(store, [flags, name])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert name in result.output
 
 
@@ -41,14 +41,14 @@ def test_an_unknown_peer_and_a_wrong_size_are_refused_by_name() -> None:
 )
 def test_r76_a_flag_without_effect_is_refused_by_name(flags: list[str], told: str) -> None:
     result = CliRunner().invoke(store, flags)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert told in result.output
 
 
 def test_r76_a_flag_of_cases_is_refused_beside_a_trace(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_text("")
     result = CliRunner().invoke(store, ["--trace", str(tmp_path / "trace.jsonl"), "--quick"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--quick has no effect beside --trace" in result.output
 
 

@@ -4,6 +4,7 @@ package of a peer's."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     places = ["--peer-dir", str(directory / "peers"), "--json", str(directory / "report.json")]
     result = CliRunner().invoke(transfer, [*flags, *places])
     assert result.exit_code == 0, result.output
+    assert "installs mooncake-transfer-engine" in result.output
     assert "mooncake is left out" in result.output
     report = json.loads((directory / "report.json").read_text())
     assert {"version ours", "version raw MSG_WAITALL"} <= report["settings"].keys()
@@ -82,14 +84,42 @@ def test_a_grid_leaves_out_what_does_not_fit_the_areas() -> None:
     ("flags", "told"),
     [
         (["--against", "gloo"], "--against names 'gloo'; known are nixl, mooncake"),
-        (["--streams", "9"], "--streams 9: give numbers from 1 to 8"),
-        (["--threads", "0"], "--threads 0: give numbers from 1 to 8"),
-        (["--batches", "x"], "--batches x: give numbers from 1 to 128"),
-        (["--sizes", "4 cows"], "4 cows"),
-        (["--sizes", "64MiB", "--batches", "128"], "more than 128MiB in every case"),
+        (["--streams", "9"], "--streams '9': give numbers from 1 to 8"),
+        (["--threads", "0"], "--threads '0': give numbers from 1 to 8"),
+        (["--batches", "x"], "--batches 'x': give numbers from 1 to 128"),
+        (["--batches", "9" * 5000], "give numbers from 1 to 128"),
+        (["--batches", ","], "--batches '': give numbers from 1 to 128"),
+        (["--sizes", "4 cows"], "--sizes: '4 cows'"),
+        (["--sizes", "0"], "--sizes 0: give sizes from 1 to 128MiB"),
+        (["--sizes", "4KiB,129MiB"], "--sizes 129MiB: give sizes from 1 to 128MiB"),
+        (
+            ["--sizes", "64MiB", "--batches", "128"],
+            "is 8GiB in the smallest case, of at most 128MiB",
+        ),
+        (["--round-seconds", "nan"], "nan is no number of seconds"),
+        (["--json", "no/such/folder/report.json"], "there is no folder no/such/folder"),
     ],
 )
 def test_r76_what_cannot_be_measured_is_refused_by_name(flags: list[str], told: str) -> None:
     result = CliRunner().invoke(transfer, flags)
-    assert result.exit_code == 1
-    assert told in result.output
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+
+
+def test_the_limit_moves_slices_of_fewer_bytes_than_streams(tmp_path: Path) -> None:
+    flags = ["--sizes", "1,9,9", "--batches", "1", "--streams", "8", "--threads", "1"]
+    flags += ["--rounds", "1", "--round-seconds", "0", "--json", str(tmp_path / "report.json")]
+    result = CliRunner().invoke(transfer, flags)
+    assert result.exit_code == 0, result.output
+    assert "left out" not in result.output
+    rows = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert [row["size_bytes"] for row in rows] == [1, 9, 1, 9]
+    assert all(row["limit"] for row in rows)
+
+
+def test_combinations_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    flags = ["--sizes", "4KiB,64MiB", "--batches", "1,3", "--streams", "1", "--threads", "1"]
+    flags += ["--opcode", "read", "--rounds", "1", "--round-seconds", "0"]
+    result = CliRunner().invoke(transfer, flags)
+    assert result.exit_code == 0, result.output
+    assert "left out, as their calls need more than 128MiB: 1 cases" in result.output

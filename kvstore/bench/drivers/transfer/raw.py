@@ -134,7 +134,8 @@ class Helper:
 
 
 class Sockets:
-    """The slices of a call lie side by side, so each stream of a thread moves an equal stretch."""
+    """The slices of a call lie side by side, so each stream of a thread moves an equal stretch; of
+    a few bytes some streams move none."""
 
     def __init__(self, areas: tuple[Area, Area], port: int, receive: Receive) -> None:
         self._areas = areas
@@ -159,14 +160,15 @@ class Sockets:
         memory = self._areas[way.local].view[start : start + length]
         parts = [
             self._part(stream, way, start + first, memory[first : first + share])
-            for stream, first in zip(streams, range(0, length, share), strict=True)
+            for stream, first in zip(streams, range(0, length, share), strict=False)
         ]
+        told = helpers[: len(parts) - 1]
 
         def call() -> None:
-            for helper, part in zip(helpers, parts[1:], strict=True):
+            for helper, part in zip(told, parts[1:], strict=True):
                 helper.tell(part)
             parts[0]()
-            for helper in helpers:
+            for helper in told:
                 helper.join()
 
         return call
