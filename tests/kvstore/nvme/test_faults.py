@@ -3,7 +3,10 @@ process, once: tests/fault."""
 
 from __future__ import annotations
 
+import itertools
 import random
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -143,3 +146,79 @@ def test_a_write_that_fails_while_later_batches_are_put_fails_none_but_its_own(
     rig = Rig(tmp_path, capacity_bytes=640 * MIB, region_bytes=128 * MIB)
     assert rig.listed() == set(stored)
     rig.close()
+
+
+HELD_SECONDS = 0.2
+GIVE_UP_SECONDS = 20.0
+
+
+def test_a_batch_that_fails_with_the_one_before_it_is_told_once_nothing_of_it_is_being_written(
+    tmp_path: Path,
+) -> None:
+    """Its bytes may be used for something else then. Two threads write by turns: the first has
+    still to do with the batch before."""
+    writes, fail, go_on = itertools.count(1), threading.Event(), threading.Event()
+    held = threading.Event()
+
+    def at(point: str) -> None:
+        number = next(writes) if point == "write" else 0
+        if number == 1:
+            fail.wait(GIVE_UP_SECONDS)
+            disk_error(point)
+        elif number == 3:
+            held.set()
+            go_on.wait(GIVE_UP_SECONDS)
+
+    storage = FaultyStorage(at)
+    rig = Rig(tmp_path, storage=storage, capacity_bytes=640 * MIB, region_bytes=128 * MIB)
+    assert rig.put(b"first")  # there is a region
+    storage.armed = True
+    outcomes: dict[bytes, bool] = {}
+    for entry in (b"before", b"after"):
+        value = aligned_buffer(2 * WRITE_BYTES)
+        value[:] = random.Random(entry).randbytes(len(value))
+        assert rig.submit(entry, [value], partial(outcomes.__setitem__, entry))
+        rig.wait(lambda: rig.tier.stats().pending_writes == 0)  # a batch of its own
+    rig.wait(held.is_set)
+    time.sleep(HELD_SECONDS)  # until it is all handed over
+    fail.set()
+    rig.wait(lambda: b"before" in outcomes)
+    check_untold(rig, outcomes, b"after")
+    go_on.set()
+    rig.wait(lambda: b"after" in outcomes)
+    assert not outcomes[b"before"]
+    rig.close()
+
+
+def test_an_entry_whose_end_cannot_be_written_is_told_once_its_beginning_is_not_being_written(
+    tmp_path: Path,
+) -> None:
+    go_on, held = threading.Event(), threading.Event()
+
+    def at(point: str) -> None:
+        if point == "write" and threading.current_thread().name.startswith("nvme-writer-"):
+            held.set()
+            go_on.wait(GIVE_UP_SECONDS)
+        elif point == "write":
+            disk_error(point)
+
+    storage = FaultyStorage(at)
+    rig = Rig(tmp_path, storage=storage, capacity_bytes=320 * MIB, region_bytes=64 * MIB)
+    assert rig.put(b"first")  # there is a region
+    value = aligned_buffer(WRITE_BYTES)
+    value[:] = random.Random(1).randbytes(len(value))
+    storage.armed = True
+    outcomes: dict[bytes, bool] = {}
+    assert rig.submit(b"k", [value, memoryview(b"end" * 100)], partial(outcomes.__setitem__, b"k"))
+    rig.wait(held.is_set)
+    check_untold(rig, outcomes, b"k")
+    go_on.set()
+    rig.wait(lambda: b"k" in outcomes)
+    assert not outcomes[b"k"]
+    rig.close()
+
+
+def check_untold(rig: Rig, outcomes: dict[bytes, bool], entry: bytes) -> None:
+    end = time.monotonic() + HELD_SECONDS
+    rig.wait(lambda: entry in outcomes or time.monotonic() > end)
+    assert entry not in outcomes
