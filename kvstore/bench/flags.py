@@ -11,16 +11,6 @@ from ..service import Seconds, SettingsError, Size
 _MOST_DIGITS = 9
 """Of a count: more are refused before they are read as a number."""
 
-
-def _in_a_folder(
-    context: click.Context, parameter: click.Parameter, value: Path | None
-) -> Path | None:
-    """Told before a long run, not after it."""
-    if value is not None and not value.parent.is_dir():
-        raise click.BadParameter(f"{value}: there is no folder {value.parent}: make it first")
-    return value
-
-
 rounds_flag = click.option(
     "--rounds",
     default=5,
@@ -39,13 +29,6 @@ round_seconds_flag = click.option(
     show_default=True,
     type=Seconds(0.0, 60.0),
     help="Of timed calls, per contestant; two calls at least",
-)
-json_file_flag = click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    callback=_in_a_folder,
-    help="Write the report here",
 )
 
 

@@ -13,7 +13,7 @@ from .command import (
     load_command_settings,
     setting_option,
 )
-from .flag_types import Seconds, size_flag
+from .flags import Seconds, json_file_flag, size_flag
 from .http import (
     DEFAULT_ERRORS,
     AnyRoute,
@@ -80,6 +80,7 @@ __all__ = [
     "explain_import_error",
     "guarded",
     "human_size",
+    "json_file_flag",
     "load_command_settings",
     "load_or_create_token",
     "load_settings",

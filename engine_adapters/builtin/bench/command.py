@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from moontide.kvstore.bench import Report, Row
-from moontide.kvstore.service import CommandFailed, guarded
+from moontide.kvstore.service import CommandFailed, guarded, json_file_flag
 
 from ..errors import ModelError
 from ..model import LoadedModel, load_model
@@ -123,7 +123,7 @@ _CASES: Mapping[str, Callable[[_Case], list[Row]]] = {
     type=click.Choice(list(_CASES)),
     help="Only these; may be repeated",
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the report here")
+@json_file_flag
 def serve(
     model: str,
     dram: str,

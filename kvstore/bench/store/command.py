@@ -10,9 +10,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ...service import SettingsError, guarded
+from ...service import SettingsError, guarded, json_file_flag
 from ...store.eviction import POLICIES, EvictionName
-from ..flags import json_file_flag, peer_dir_flag, rounds_flag, size_of, sizes_of
+from ..flags import peer_dir_flag, rounds_flag, size_of, sizes_of
 from ..peers import chosen_peers, default_peer_dir
 from ..table import show
 from ..traces.daemon_replay import DaemonSizes

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from ...service import guarded
+from ...service import guarded, json_file_flag
 from ..flags import (
     counts_of,
-    json_file_flag,
     peer_dir_flag,
     round_seconds_flag,
     rounds_flag,

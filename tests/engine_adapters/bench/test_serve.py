@@ -86,3 +86,9 @@ def test_what_cannot_be_measured_ends_in_one_line() -> None:
     assert missing.stderr.startswith("moontide bench serve: ")
     assert "/nowhere/model.gguf" in missing.stderr
     assert len(missing.stderr.splitlines()) == 1
+
+
+def test_a_report_that_could_not_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    result = bench_serve("--json", str(tmp_path / "missing" / "report.json"))
+    assert result.returncode == 2
+    assert "there is no folder" in result.stderr

@@ -1,8 +1,9 @@
-"""Types of flags that click lacks."""
+"""Flags of several commands, and types that click lacks."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,3 +29,21 @@ def size_flag(text: str) -> int:
         return int(Size.parse(text))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _in_a_folder(
+    context: click.Context, parameter: click.Parameter, value: Path | None
+) -> Path | None:
+    """Told before a long run, not after it."""
+    if value is not None and not value.parent.is_dir():
+        raise click.BadParameter(f"{value}: there is no folder {value.parent}: make it first")
+    return value
+
+
+json_file_flag = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    callback=_in_a_folder,
+    help="Write the report here",
+)
