@@ -64,7 +64,10 @@ class Retiring:
         """Of these namespaces, and of string entries if they are meant. What clients are writing
         will be visible, what fills ends. Raises OutOfSpace, with nothing changed."""
         self._namespaces.check_room(len(chosen) + strings)
-        renewed = {self._namespaces.renew(opened): opened.edition for opened in chosen}
+        renewed: dict[int, int] = {}
+        for opened in chosen:
+            over = self._namespaces.renew(opened)
+            renewed[over] = opened.edition
         if strings:
             over = self.catalog.strings
             self.catalog.strings = self._namespaces.renew_strings()

@@ -64,7 +64,6 @@ class LayerLoad:
         self.blocks = blocks
         self.valid_blocks = len(blocks)
         self.loaded_bytes = 0
-        self.dropped = False  # it was not worth waiting for the rest
         self._desk = desk
         self._tensors = tensors
         self._staging = staging
@@ -76,6 +75,7 @@ class LayerLoad:
         self._num_submitted = self._num_scattered = 0  # parts
         self._begun_at = self._progress_at = time.monotonic()
         self._progress = LoadProgress(len(blocks) * len(tensors.keys) * tensors.block_bytes)
+        self._dropped = False  # it was not worth waiting for the rest
         self._closed = False
         self._parts, window = self._split(limits)
         self._held_bytes = window * len(self._parts[0].blocks) * self._block_bytes
@@ -112,11 +112,11 @@ class LayerLoad:
     @property
     def outcome(self) -> LoadOutcome | None:
         """What its time tells of its sources; None: nothing."""
-        if self.sequence.is_received or (self.failed and not self.dropped):
+        if self.sequence.is_received or (self.failed and not self._dropped):
             return None
         now = time.monotonic()
-        seconds = self._progress.projected_s(now) if self.dropped else self._progress.busy_s(now)
-        if not self._is_here and not self.dropped:  # they are on their way since they were found
+        seconds = self._progress.projected_s(now) if self._dropped else self._progress.busy_s(now)
+        if not self._is_here and not self._dropped:  # they are on their way since they were found
             before_s = self._begun_at - self._found.at
             if before_s > seconds:
                 return None
@@ -127,7 +127,7 @@ class LayerLoad:
             {source: count * block_bytes for source, count in blocks_by_source.items()},
             seconds,
             self.sequence.estimate,
-            self.dropped,
+            self._dropped,
         )
 
     def fill(self) -> int:
@@ -167,7 +167,7 @@ class LayerLoad:
     def time_out(self) -> None:
         """Nothing has come for too long."""
         if self._dear_at <= time.monotonic():
-            self.dropped = True
+            self._dropped = True
         elif self._is_local:
             self._desk.unanswered("a load had no result in time")
         self.give_up()
