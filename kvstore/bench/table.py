@@ -39,11 +39,15 @@ def show(report: Report, headline: str = "p50_us") -> None:
     peers = sorted({name for row in report.rows for name in row.peers})
     table = Table(title=f"{report.machine}, commit {report.commit[:12] or 'unknown'}")
     table.add_column("case", min_width=16)
-    for title in ("size", "ours [quartiles]", "GB/s", *peers, LIMIT):
+    rates = () if headline == "gb_per_s" else ("GB/s",)
+    for title in ("size", "ours [quartiles]", *rates, *peers, LIMIT):
         table.add_column(title, justify="right")
     for row in report.rows:
         shown = headline if headline in row.ours else _first_of(row)
-        table.add_row(*_cells(row, peers, shown))
+        rate = row.ours.get("gb_per_s") if shown != "gb_per_s" else None
+        beside = [_rounded(rate.median) if rate else ""] if rates else []
+        first, *others = _cells(row, peers, shown)
+        table.add_row(row.case, _size(row), first, *beside, *others)
     console.print(table)
     console.print("(2×): ours is twice as good, the median of the ratios within rounds")
     for name, value in report.settings.items():
@@ -55,11 +59,9 @@ def _first_of(row: Row) -> str:
 
 
 def _cells(row: Row, peers: Sequence[str], headline: str) -> list[str]:
-    rate = row.ours.get("gb_per_s")
+    """Ours, the peers', the limit."""
     sides = {**{name: row.peers.get(name, {}) for name in peers}, LIMIT: row.limit}
     return [
-        row.case,
-        _size(row),
         ", ".join(
             [_spread(row.ours[headline], HEADLINES[headline])]
             + [
@@ -68,7 +70,6 @@ def _cells(row: Row, peers: Sequence[str], headline: str) -> list[str]:
                 if name in row.ours
             ]
         ),
-        _rounded(rate.median) if rate and headline != "gb_per_s" else "",
         *(_beside(told.get(headline), row.ratio.get(name)) for name, told in sides.items()),
     ]
 
