@@ -313,3 +313,16 @@ def test_what_a_gone_client_left_free_is_used_before_anything_is_evicted(
     node.put(other, "more", bytes(HALF))
     assert node.store.stats(node.now).tiers["dram"].evictions == before + 1
     node.check_idle(entries=8)
+
+
+def test_what_a_live_client_gave_back_is_left_to_become_free(make_node: MakeNode) -> None:
+    node = make_node(dram_bytes=4 * SEGMENT_BYTES)
+    owner, other = node.connect(A), node.connect(B)
+    granted = segments_of(node, owner, 4, "a")
+    assert len(granted) == 2
+    given_back = min(granted)
+    node.store.release_segment(A, given_back)
+    node.store.remove([string_entry_id("a0"), string_entry_id("a2")], node.now)
+    assert node.store.stats(node.now).segments_orphaned == 1
+    late = [node.reserve(other, f"b{index}", HALF) for index in range(4)]
+    assert given_back not in {each.segment for each in late}

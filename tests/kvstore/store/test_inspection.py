@@ -10,7 +10,7 @@ import pytest
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
 from moontide.kvstore.store import Evicted, EvictScope, inspection, retiring, scoped_eviction
-from moontide.kvstore.types import ReserveStatus
+from moontide.kvstore.types import PutStatus, ReserveStatus
 
 from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
 
@@ -232,6 +232,34 @@ def test_a_clear_in_parts_leaves_alone_what_comes_meanwhile(
     assert filled.get(owner, "k/2") == b"newer"
     assert filled.store.clear(None, strings_only=True) == 2
     filled.check_idle(entries=6)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_what_is_being_written_when_it_is_cleared_will_be_there(
+    filled: Node, chain: Chain, everything: bool
+) -> None:
+    """Under a key that was there before, too."""
+    owner = filled.connect()
+    name = namespace_named("w")
+    namespace = filled.store.open_namespace(name)
+    new, newer = (filled.reserve(owner, key, 6) for key in ("k/5", "k/6"))
+    blocks = filled.reserve_blocks(owner, namespace, chain(4)[3:], TP2, parent=chain(3)[2])
+    if everything:
+        filled.store.clear(None, strings_only=False)
+    else:
+        filled.store.clear(None, strings_only=True)
+        filled.store.clear(name.digest, strings_only=False)
+    assert filled.commit(owner, new, b"before").status is PutStatus.STORED
+    assert filled.finish_blocks(owner, blocks) == [PutStatus.STORED] * 2
+    for _ in range(3):
+        filled.now += 2.0
+        filled.store.expire(filled.now)
+    assert filled.commit(owner, newer, b"during").status is PutStatus.STORED
+    assert filled.has("k/0", "k/5", "k/6") == [False, True, True]
+    assert filled.get(owner, "k/6") == b"during"
+    written = [entry_of(chain(4)[3], shard) for shard in TP2]
+    assert filled.store.exists(written, filled.now) == [True] * 2
+    filled.check_idle(entries=4)
 
 
 def test_what_is_pinned_or_replaced_while_an_eviction_runs_stays(
