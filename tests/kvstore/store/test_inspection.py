@@ -234,6 +234,17 @@ def test_a_clear_in_parts_leaves_alone_what_comes_meanwhile(
     filled.check_idle(entries=6)
 
 
+def test_a_clear_begun_in_the_middle_of_another_is_over_when_its_own_entries_are_gone(
+    filled: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retiring, "SWEPT_SLOTS", 2)
+    first = filled.store.begin_clear(None, strings_only=True)
+    next(iter(first))
+    assert filled.store.clear(namespace_named("w").digest, strings_only=False) == 6
+    assert first.num_gone == 5
+    filled.check_idle(entries=0)
+
+
 @pytest.mark.parametrize("everything", [False, True])
 def test_what_is_being_written_when_it_is_cleared_will_be_there(
     filled: Node, chain: Chain, everything: bool
