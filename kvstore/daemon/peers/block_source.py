@@ -82,11 +82,10 @@ class PeerBlockSource:
             return False
         neighbour, keys = best
         search.asked.add(neighbour.record.instance)
+        digest = search.namespace.digest
+        floor = self._tools.floor_of(digest)
         blocks = RemoteBlocks(
-            neighbour.link,
-            search.namespace,
-            search.request.coverage,
-            floor=self._tools.floor_of(search.namespace.digest),
+            neighbour.link, search.namespace, search.request.coverage, floor=floor
         )
         try:
             offer = await blocks.find(keys, timeout_s=ASK_SECONDS)
@@ -94,6 +93,9 @@ class PeerBlockSource:
             logger.info("peer_lookup_failed peer=%s reason=%s", neighbour.record.id, error)
             blocks.pins.release()
             return True
+        if self._tools.floor_of(digest) != floor:  # raised meanwhile: the offer lies below it
+            blocks.pins.release()
+            return False
         pieces, has_room = self._reserve(search, neighbour.record.id, keys, offer)
         if not pieces:
             blocks.pins.release()

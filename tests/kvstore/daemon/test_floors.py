@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +170,29 @@ def test_r31_a_floor_raised_at_one_node_holds_at_the_other_and_between_them(
             told = admin_of(nodes[0]).post("/v1/floor", {"namespace": DIGEST})
             assert told["in_force"] == ["node-a", "node-b"]
             assert (hits(first, TOKENS), hits(second, TOKENS)) == (0, 0)
+
+
+def test_r31_what_another_node_offers_by_the_old_floor_is_not_taken(
+    nodes: list[StoreProcess],
+) -> None:
+    """A look-up asks a node that stands still; the floor is raised, then the node answers."""
+    here, there = nodes
+    beside = prompt(1, seed=9)
+    with client_of(there) as client:
+        write_blocks(client, TOKENS)
+        write_blocks(client, beside)
+    with client_of(here) as client, client.kv(NAMESPACE) as store, ThreadPoolExecutor() as threads:
+        wait_until(lambda: hits(store, beside) == len(beside))  # the events of TOKENS came before
+        there.signal(signal.SIGSTOP)
+        asking = threads.submit(hits, store, TOKENS)
+        time.sleep(0.1)
+        raising = threads.submit(admin_of(here).post, "/v1/floor", {"namespace": DIGEST})
+        time.sleep(0.1)
+        there.signal(signal.SIGCONT)
+        raising.result()
+        asking.result()
+        time.sleep(0.1)  # a fill that was begun comes meanwhile
+        assert hits(store, TOKENS) == 0
 
 
 def test_r31_a_node_that_was_away_takes_the_floor_up_before_it_serves(
