@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from moontide.transfer import Transport
+from moontide.transfer.batches import Then
 from moontide.transfer.errors import Busy
 from moontide.transfer.types import (
     BatchId,
@@ -41,32 +42,37 @@ class FaultyTransport:
         self._failing: dict[BatchId, set[int]] = {}
         self._corrupting: dict[BatchId, list[memoryview]] = {}
 
-    def submit(self, requests: Sequence[TransferRequest], *, deadline: float) -> BatchId:
+    def submit(
+        self, requests: Sequence[TransferRequest], *, deadline: float, then: Then | None = None
+    ) -> BatchId:
         number, self._num_submits = self._num_submits, self._num_submits + 1
         if self.faults.refuse(number):
             raise Busy("injected")
-        batch = self._inner.submit(requests, deadline=deadline)
         numbers = range(self._num_slices, self._num_slices + len(requests))
         self._num_slices = numbers.stop
-        self._failing[batch] = {i for i, n in enumerate(numbers) if self.faults.fail(n)}
-        self._corrupting[batch] = [
+        failing = {i for i, n in enumerate(numbers) if self.faults.fail(n)}
+        corrupting = [
             request.local
             for n, request in zip(numbers, requests, strict=True)
             if request.opcode is Opcode.READ and self.faults.corrupt(n)
         ]
-        return batch
+        if then is None:
+            batch = self._inner.submit(requests, deadline=deadline)
+            self._failing[batch], self._corrupting[batch] = failing, corrupting
+            return batch
+        tell = then
+
+        def ended(statuses: tuple[SliceStatus, ...]) -> None:
+            _flip(corrupting)
+            tell(_failed(statuses, failing))
+
+        return self._inner.submit(requests, deadline=deadline, then=ended)
 
     def poll(self, batch: BatchId) -> tuple[SliceStatus, ...]:
         statuses = self._inner.poll(batch)
         if all(status.state is not SliceState.PENDING for status in statuses):
             self._corrupt(batch)
-        failing = self._failing[batch]
-        return tuple(
-            SliceStatus(SliceState.FAILED, "injected")
-            if index in failing and status.state is SliceState.DONE
-            else status
-            for index, status in enumerate(statuses)
-        )
+        return _failed(statuses, self._failing[batch])
 
     def wait(self, batch: BatchId) -> tuple[SliceStatus, ...]:
         self._inner.wait(batch)
@@ -98,5 +104,18 @@ class FaultyTransport:
 
     def _corrupt(self, batch: BatchId) -> None:
         """Before anybody hears that the batch is done; once."""
-        for view in self._corrupting.pop(batch, ()):
-            view[0] ^= 0xFF
+        _flip(self._corrupting.pop(batch, ()))
+
+
+def _failed(statuses: Sequence[SliceStatus], failing: Container[int]) -> tuple[SliceStatus, ...]:
+    return tuple(
+        SliceStatus(SliceState.FAILED, "injected")
+        if index in failing and status.state is SliceState.DONE
+        else status
+        for index, status in enumerate(statuses)
+    )
+
+
+def _flip(views: Iterable[memoryview]) -> None:
+    for view in views:
+        view[0] ^= 0xFF

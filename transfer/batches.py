@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .errors import Busy, InvalidRequest, Unavailable
@@ -19,6 +19,8 @@ from .types import (
 
 _PENDING = SliceStatus(SliceState.PENDING)
 DONE = SliceStatus(SliceState.DONE)
+Then = Callable[[tuple[SliceStatus, ...]], None]
+"""Called with the statuses of a batch once all are terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Batch:
     parts: list[int]  # settlements of each slice that are still to come
     pending: int  # slices
     ending: SliceStatus | None = None
-    waiter: threading.Lock | None = None  # held until the last slice is terminal
+    then: Then | None = None  # told instead of `finished`
     forgotten: bool = False
 
     @classmethod
@@ -69,8 +71,11 @@ class Batches:
         self._closed = False
         self._notice = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
-    def open(self, requests: Sequence[TransferRequest], deadline: float) -> Batch:
-        """Raises InvalidRequest, Busy, Unavailable (closed)."""
+    def open(
+        self, requests: Sequence[TransferRequest], deadline: float, then: Then | None = None
+    ) -> Batch:
+        """With `then` the batch is forgotten by itself. Raises InvalidRequest, Busy, Unavailable
+        (closed)."""
         num_bytes = sum(request.local.nbytes for request in requests)
         limits = self._limits
         if not requests or len(requests) > limits.max_slices or num_bytes > limits.max_bytes:
@@ -93,6 +98,7 @@ class Batches:
                 )
             self._last_id += 1
             batch = Batch.of(BatchId(self._last_id), requests, deadline)
+            batch.then, batch.forgotten = then, then is not None
             self._batches[batch.id] = batch
             self._slices += len(requests)
             self._bytes += num_bytes
@@ -105,13 +111,23 @@ class Batches:
     def settle(self, batch: Batch, index: int, status: SliceStatus) -> None:
         """One piece of the slice has ended and its memory is let go. The slice is terminal with
         its last piece, and DONE only when all were."""
+        self.settle_all(batch, (index,), (status,))
+
+    def settle_all(
+        self, batch: Batch, indices: Sequence[int], statuses: Iterable[SliceStatus]
+    ) -> None:
+        """As `settle`, for one piece of each of some slices."""
         with self._lock:
-            assert batch.parts[index] > 0, "a slice is settled once"
-            if status is not DONE and batch.statuses[index] is _PENDING:
-                batch.statuses[index] = status
-            batch.parts[index] -= 1
-            if batch.parts[index] == 0:
-                self._slice_ended(batch, index)
+            for index, status in zip(indices, statuses, strict=True):
+                assert batch.parts[index] > 0, "a slice is settled once"
+                if status is not DONE and batch.statuses[index] is _PENDING:
+                    batch.statuses[index] = status
+                batch.parts[index] -= 1
+                if batch.parts[index] == 0:
+                    self._slice_ended(batch, index)
+            then = batch.then if not batch.pending else None
+        if then is not None:
+            then(tuple(batch.statuses))
 
     def end(self, batch: Batch, status: SliceStatus) -> bool:
         """False when it had ended, or was ending, before."""
@@ -157,16 +173,18 @@ class Batches:
         """What to acquire; None: the batch has ended. It is told to nobody else."""
         with self._lock:
             batch = self._batches.get(batch_id)
-            if batch is None or batch.waiter is not None:
+            if batch is None or batch.then is not None:
                 raise InvalidRequest(f"batch {batch_id} is unknown, or another waits for it")
             if batch.pending:
-                batch.waiter = threading.Lock()
-                batch.waiter.acquire()
-            elif batch_id in self._finished:
+                waiter = threading.Lock()
+                waiter.acquire()
+                batch.then = lambda _: waiter.release()
+                return waiter
+            if batch_id in self._finished:
                 self._finished.remove(batch_id)
                 if not self._finished:
                     self._clear_notice()
-            return batch.waiter
+            return None
 
     def finished(self) -> list[BatchId]:
         with self._lock:
@@ -231,11 +249,9 @@ class Batches:
         if batch.pending:
             return
         batch.requests = ()  # the views go with the transfer
-        if batch.waiter is not None:
-            batch.waiter.release()
         if batch.forgotten:
             del self._batches[batch.id]
-        elif batch.waiter is None:
+        elif batch.then is None:
             self._finished.append(batch.id)
             if len(self._finished) == 1 and self._notice >= 0:
                 os.eventfd_write(self._notice, 1)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from .batches import Batch, Batches, Limits
+from .batches import Batch, Batches, Limits, Then
 from .deadlines import Deadlines
 from .errors import InvalidRequest
 from .types import (
@@ -35,10 +35,14 @@ CLOSED = SliceStatus(SliceState.FAILED, "closed")
 class Transport(Protocol):
     """One-sided transfers in batches. Callable from any thread; only `wait` and `close` wait."""
 
-    def submit(self, requests: Sequence[TransferRequest], *, deadline: float) -> BatchId:
-        """Takes all of the requests or none. `deadline` is of time.monotonic(). Raises
-        InvalidRequest, Busy (a bound is reached: retry when a batch has ended), Unavailable (this
-        transport is closed); whatever else goes wrong is a slice's status."""
+    def submit(
+        self, requests: Sequence[TransferRequest], *, deadline: float, then: Then | None = None
+    ) -> BatchId:
+        """Takes all of the requests or none. `deadline` is of time.monotonic(). `then` is called
+        once every slice is terminal, perhaps before this returns, by the thread that ended the
+        last: it neither waits nor raises, and nobody else is told or has to forget the batch.
+        Raises InvalidRequest, Busy (a bound is reached: retry when a batch has ended), Unavailable
+        (this transport is closed); whatever else goes wrong is a slice's status."""
 
     def poll(self, batch: BatchId) -> tuple[SliceStatus, ...]:
         """One status a request. Raises InvalidRequest for a batch that is unknown or forgotten."""
@@ -87,10 +91,12 @@ class BatchTransport(abc.ABC):
     def _shut(self) -> None:
         """Every batch was stopped: ends the threads, waiting at most CLOSE_SECONDS."""
 
-    def submit(self, requests: Sequence[TransferRequest], *, deadline: float) -> BatchId:
+    def submit(
+        self, requests: Sequence[TransferRequest], *, deadline: float, then: Then | None = None
+    ) -> BatchId:
         for request in requests:
             _check(request)
-        batch = self._batches.open(requests, deadline)
+        batch = self._batches.open(requests, deadline, then)
         if deadline <= time.monotonic():
             self._batches.end(batch, _DEADLINE)
         self._start(batch)

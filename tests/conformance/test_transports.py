@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import select
 import threading
 import time
@@ -256,6 +257,30 @@ def test_a_wait_for_what_has_ended_returns_and_takes_the_notice_back(rig: Rig) -
     rig.transport.forget(batch)
     with pytest.raises(InvalidRequest, match=str(batch)):
         rig.transport.wait(batch)
+
+
+def test_who_gave_then_is_told_once_and_nobody_else(rig: Rig) -> None:
+    told: queue.SimpleQueue[tuple[SliceStatus, ...]] = queue.SimpleQueue()
+    local = buffer(10)
+    requests = [read(local), read(buffer(4), segment=UNKNOWN)]
+    batch = rig.transport.submit(requests, deadline=time.monotonic() + SOON, then=told.put)
+    statuses = told.get(timeout=SOON)
+    assert [status.code for status in statuses] == ["", "unknown_segment"]
+    assert local == CONTENT[:10]
+    assert run(rig, read(buffer(10))) == [DONE]
+    assert told.empty()
+    with pytest.raises(InvalidRequest, match=str(batch)):  # forgotten by itself
+        rig.transport.poll(batch)
+
+
+def test_what_is_cancelled_is_told_to_who_gave_then(rig: Rig) -> None:
+    rig.hold()
+    told: queue.SimpleQueue[tuple[SliceStatus, ...]] = queue.SimpleQueue()
+    requests = [read(buffer(10))]
+    batch = rig.transport.submit(requests, deadline=time.monotonic() + SOON, then=told.put)
+    rig.transport.cancel(batch)
+    rig.resume()
+    assert told.get(timeout=SOON) == (SliceStatus(SliceState.CANCELLED),)
 
 
 def test_a_wait_ends_with_the_deadline(rig: Rig) -> None:
