@@ -146,7 +146,11 @@ def _peers(report: PeerReport) -> Iterator[Metric]:
     gauge.add_metric(["up"], len(report.up))
     gauge.add_metric(["away"], len(report.known) - len(report.up))
     yield gauge
-    values = {"filled": report.filled_entries, "failed": report.failed_entries}
+    values = {
+        "filled": report.filled_entries,
+        "failed": report.failed_entries,
+        "dropped": report.dropped_entries,
+    }
     yield _labelled("peer_fills", "result", "Entries that were to come from peers", values)
     yield CounterMetricFamily(
         _PREFIX + "peer_corrupt_extents",

@@ -36,6 +36,8 @@ FloorOf = Callable[[bytes], int]
 CHUNK_BYTES = 8 << 20
 MAX_CHUNKS = 4
 """Of one fill, read at once."""
+LOOK_SECONDS = 0.1
+"""While bytes are on their way: between looks whether anybody still wants them."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class FillCounters:
 
     filled_entries: int = 0
     failed_entries: int = 0
+    dropped_entries: int = 0  # nobody wanted them any more
     corrupt_extents: int = 0
 
 
@@ -89,6 +92,7 @@ class PeerFill:
 
     async def _fill(self) -> None:
         while True:
+            self._drop_released()
             self._source.keep(self._plan)
             full = len(self._window) >= MAX_CHUNKS
             chunk = [] if full else self._plan.next_chunk(CHUNK_BYTES)
@@ -96,13 +100,23 @@ class PeerFill:
                 reading = asyncio.create_task(self._read(chunk))
                 self._window.append((chunk, reading))
             elif self._window:
-                await asyncio.wait({self._window[0][1]})
-                self._settle_oldest()
+                oldest = self._window[0][1]
+                await asyncio.wait({oldest}, timeout=LOOK_SECONDS)
+                if oldest.done():
+                    self._settle_oldest()
             elif self._plan.is_over:
                 return
             else:
                 await self._source.news(self._plan)
                 self._end(self._plan.take_given_up())
+
+    def _drop_released(self) -> None:
+        """What everybody here has let go of comes no further."""
+        self._plan.drop_released(self._tools.store.is_pinned)
+        self._end(self._plan.take_given_up())
+        for chunk, reading in self._window:
+            if all(read.piece.dropped for read in chunk):
+                reading.cancel()
 
     async def _stop_reads(self) -> None:
         """Their memory is let go before they are over, so it cannot be hurried."""
@@ -167,7 +181,9 @@ class PeerFill:
         if pieces:
             slots, generations = _places(pieces)
             self._tools.store.abort(FILL_OWNER, slots, generations)
-            self._tools.counters.failed_entries += len(pieces)
+            dropped = sum(piece.dropped for piece in pieces)
+            self._tools.counters.dropped_entries += dropped
+            self._tools.counters.failed_entries += len(pieces) - dropped
 
 
 def _places(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:

@@ -18,7 +18,7 @@ from ...index import PrefixIndex
 from ...membership import Membership
 from ...store import Store
 from ..counters import TransportCounters
-from ..sources import BlockSource, EntryChanges, EntrySource, HandOffSource
+from ..sources import BlockSource, EntryChanges, HandOffSource, PeerEntries
 from .block_source import PeerBlockSource, RemoteCopies
 from .changes import StringChanges
 from .connection import LinkIdentity
@@ -53,6 +53,7 @@ class PeerReport(msgspec.Struct, frozen=True):
     in_flight_bytes: int
     filled_entries: int
     failed_entries: int
+    dropped_entries: int  # nobody wanted them any more
     corrupt_extents: int
 
 
@@ -113,7 +114,7 @@ class Peers:
             tools, self._roster, self._index, self._tasks, copies=self._copies
         )
         self._strings = PeerEntrySource(tools, self._roster, self._index, self._tasks, self._fences)
-        self.entries: EntrySource = self._strings
+        self.entries: PeerEntries = self._strings
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
         self.changes: EntryChanges = StringChanges(store, self._roster, self._fences, self._tasks)
         self._server.start()
@@ -164,6 +165,7 @@ class Peers:
             in_flight_bytes=self._flow.used_bytes,
             filled_entries=self._counters.filled_entries,
             failed_entries=self._counters.failed_entries,
+            dropped_entries=self._counters.dropped_entries,
             corrupt_extents=self._counters.corrupt_extents,
         )
 

@@ -11,7 +11,7 @@ checksum, is the manifest's to say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ class Piece:
     submitted: int = 0
     in_flight: int = 0
     failed: bool = False
+    was_held: bool = False
+    dropped: bool = False  # nobody holds it any more
 
     @property
     def available(self) -> int:
@@ -47,6 +49,11 @@ class Piece:
     @property
     def is_active(self) -> bool:
         return not self.failed and self.submitted < self.num_extents
+
+    @property
+    def is_unfinished(self) -> bool:
+        """It may still become whole."""
+        return not self.failed and (self.is_active or self.in_flight > 0)
 
     @property
     def depth(self) -> int:
@@ -164,6 +171,18 @@ class FillPlan:
                 piece.failed = True
                 if not piece.in_flight:
                     self._given_up.append(piece)
+
+    def drop_released(self, is_held: Callable[[int, int], bool]) -> None:
+        """Gives up pieces that somebody held (by slot and generation) and nobody does any more: who
+        wanted them has dropped them. What nobody ever held comes for whoever asks next."""
+        for piece in self.pieces:
+            if not piece.is_unfinished:
+                continue
+            if is_held(piece.slot, piece.generation):
+                piece.was_held = True
+            elif piece.was_held:
+                piece.dropped = True
+                self.give_up([piece])
 
     def take_given_up(self) -> list[Piece]:
         """Pieces to abort now, once each."""

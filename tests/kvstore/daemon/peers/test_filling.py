@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +15,12 @@ import pytest
 
 from moontide.kvstore import BlockKey, StoreUnavailable, Tier, wire
 from moontide.kvstore.daemon.peers.connection import LinkIdentity
-from moontide.kvstore.daemon.peers.filling import FillCounters, FillTools, PeerFill
+from moontide.kvstore.daemon.peers.filling import (
+    LOOK_SECONDS,
+    FillCounters,
+    FillTools,
+    PeerFill,
+)
 from moontide.kvstore.daemon.peers.flow import FlowLimit
 from moontide.kvstore.daemon.peers.link import PeerLink
 from moontide.kvstore.daemon.peers.offers import read_offer
@@ -24,9 +29,10 @@ from moontide.kvstore.daemon.peers.reads import PoolReads
 from moontide.kvstore.daemon.peers.reserving import FillSpec, reserve_pieces
 from moontide.kvstore.membership import StoreRecord
 from moontide.kvstore.store import PoolSettings, Store
-from moontide.transfer import SegmentRegistry, TcpTransport, TransferServer, checksum
+from moontide.transfer import TcpTransport, TransferServer, checksum
 from moontide.transfer.types import Instance
 
+from ....conformance.transport_rigs import Gate, GatedRegistry
 from ....faulty_transport import Faults, FaultyTransport
 from ...client.helpers import LAYOUT, NAMESPACE, block_bytes
 
@@ -66,6 +72,7 @@ class World:
     theirs: Store
     transport: TcpTransport
     link: PeerLink
+    gate: Gate  # closed: nothing the peer is asked for comes
 
     def pieces(self) -> list[Piece]:
         spec = FillSpec(
@@ -87,7 +94,22 @@ class World:
             piece.remote = entry
         return pieces
 
-    def run(self, pieces: Sequence[Piece], faults: Faults, seconds: float = 5.0) -> FillCounters:
+    def hold(self, keys: Sequence[BlockKey]) -> bytes:
+        """A reader of ours wants these, which fill; the ticket that says so."""
+        found = self.ours.lookup_blocks(
+            CLIENT, 1, keys, WHOLE, pin_s=60.0, pending=False, now=time.monotonic()
+        )
+        assert len(found.blocks) == len(keys)
+        return found.ticket
+
+    def run(
+        self,
+        pieces: Sequence[Piece],
+        faults: Faults,
+        seconds: float = 5.0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> FillCounters:
+        """`meanwhile` runs in the loop, once something is on its way."""
         counters = FillCounters()
 
         async def fill() -> None:
@@ -97,7 +119,13 @@ class World:
             with ThreadPoolExecutor(1) as verifiers:
                 tools = FillTools(self.ours, reads, flow, verifiers, counters, lambda digest: 0)
                 deadline = time.monotonic() + seconds
-                await PeerFill(tools, self.link, FillPlan(pieces), NoNews(), deadline).run()
+                filling = asyncio.create_task(
+                    PeerFill(tools, self.link, FillPlan(pieces), NoNews(), deadline).run()
+                )
+                if meanwhile is not None:
+                    assert await asyncio.to_thread(self.gate.reached.wait, seconds)
+                    meanwhile()
+                await filling
             reads.close()
             assert flow.used_bytes == 0
 
@@ -144,7 +172,8 @@ def write_blocks(store: Store) -> None:
 def world() -> Iterator[World]:
     ours, theirs = new_store("ours"), new_store("theirs")
     write_blocks(theirs)
-    segments = SegmentRegistry()
+    gate = Gate()
+    segments = GatedRegistry(gate)
     for index in range(len(theirs.segment_sizes)):
         segments.add(index, theirs.segment_view(index))
     instance = str(theirs.instance)
@@ -155,7 +184,9 @@ def world() -> Iterator[World]:
     with closing(server), closing(TcpTransport(TOKEN, ours.instance)) as transport:
         server.start()
         transport.add_route(instance, *server.address)
-        yield World(ours, theirs, transport, PeerLink(record, LinkIdentity("ours", TOKEN)))
+        link = PeerLink(record, LinkIdentity("ours", TOKEN))
+        yield World(ours, theirs, transport, link, gate)
+        gate.open.set()
     ours.close()
     theirs.close()
 
@@ -199,3 +230,29 @@ def test_r25_reads_under_the_name_of_a_former_instance_fail(world: World) -> Non
     world.transport.add_route(former, *("127.0.0.1", 1))
     world.run(pieces, Faults())
     world.check(range(5))
+
+
+def test_r17_r51_what_nobody_holds_any_more_is_not_waited_for(world: World) -> None:
+    pieces = world.pieces()
+    ticket = world.hold(KEYS)
+    world.gate.open.clear()  # for good: its peer never answers
+    counters = world.run(
+        pieces, Faults(), seconds=60.0, meanwhile=lambda: world.ours.unpin(CLIENT, ticket)
+    )
+    assert counters == FillCounters(dropped_entries=5)
+    world.check(range(5))
+
+
+def test_r51_the_blocks_that_are_still_held_come(world: World) -> None:
+    pieces = world.pieces()
+    all_of_them, first = world.hold(KEYS), world.hold(KEYS[:2])
+    world.gate.open.clear()
+
+    def narrow() -> None:
+        world.ours.unpin(CLIENT, all_of_them)
+        asyncio.get_running_loop().call_later(2 * LOOK_SECONDS, world.gate.open.set)
+
+    counters = world.run(pieces, Faults(), seconds=60.0, meanwhile=narrow)
+    assert counters == FillCounters(filled_entries=2, dropped_entries=3)
+    world.ours.unpin(CLIENT, first)
+    world.check([2, 3, 4])
