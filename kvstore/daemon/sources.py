@@ -6,7 +6,8 @@ and from that moment on the block counts, while its layers arrive one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,8 +54,18 @@ class EntrySource(Protocol):
         raises."""
 
 
-Apply = Callable[[int], None]
-"""Makes a change here. Gets how many copies went at other stores; runs once, in the loop, while no
+Found = Callable[[Collection[EntryId]], None]
+"""Gets which there are; runs like `Then`."""
+
+
+class PeerEntries(EntrySource, Protocol):
+    def find(self, entries: Sequence[EntryId], then: Found) -> None:
+        """Asks whoever may hold these, and brings nothing. Who does not answer soon has none. Never
+        raises."""
+
+
+Apply = Callable[[AbstractSet[EntryId]], None]
+"""Makes a change here. Gets which entries went at other stores; runs once, in the loop, while no
 other store has one or changes one."""
 Fail = Callable[[StoreError], None]
 Spread = Callable[[int], None]
@@ -111,7 +122,7 @@ class Sources:
     disk_blocks: BlockSource | None = None
     disk_entries: EntrySource | None = None
     peer_blocks: BlockSource | None = None
-    peer_entries: EntrySource | None = None
+    peer_entries: PeerEntries | None = None
     hand_offs: HandOffSource | None = None
     changes: EntryChanges | None = None
 

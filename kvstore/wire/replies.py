@@ -95,6 +95,7 @@ class ExistsReply(Message, frozen=True, tag=73):
 
 class CountReply(Message, frozen=True, tag=74):
     count: int
+    removed: bytes = b""  # one 0/1 byte an entry of a Remove; of older stores none
 
 
 class SegmentReply(Message, frozen=True, tag=75):

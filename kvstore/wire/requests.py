@@ -138,6 +138,7 @@ class Exists(Message, frozen=True, tag=13):
     """Answer: ExistsReply."""
 
     entries: list[bytes]
+    local_only: bool = False  # as peers ask each other
 
 
 class Remove(Message, frozen=True, tag=14):

@@ -18,6 +18,7 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from itertools import compress
 
 from blake3 import blake3
 
@@ -96,10 +97,11 @@ class StringChanges:
         self._last_change += 1
         holder = f"{self._instance}#{self._last_change}"
         deadline = time.monotonic() + CHANGE_SECONDS
+        dropped: set[EntryId] = set()  # by every try
         while True:
             asked: list[Neighbour] = []
             try:
-                dropped = await self._fence_all(entries, holder, asked, deadline)
+                await self._fence_all(entries, holder, asked, dropped, deadline)
                 apply(dropped)
                 return
             except Busy as error:
@@ -119,10 +121,11 @@ class StringChanges:
         entries: Sequence[EntryId],
         holder: str,
         asked: list[Neighbour],
+        dropped: set[EntryId],
         deadline: float,
-    ) -> int:
-        """How many copies went elsewhere. A store that joins after the last look at the membership
-        has nothing yet. Raises Busy when another change has one of the entries,
+    ) -> None:
+        """Adds to `dropped` what went elsewhere. A store that joins after the last look at the
+        membership has nothing yet. Raises Busy when another change has one of the entries,
         StoreUnavailable and StoreTimeout naming who could not be asked."""
         now = time.monotonic()
         self._fences.take(entries, holder, now + FENCE_SECONDS, now)
@@ -132,29 +135,31 @@ class StringChanges:
         agreed = {each.record.instance for each in neighbours.values()}
         nodes = [self._node, *neighbours]
         homes = sorted({home_of(entry, nodes) for entry in entries} - {self._node})
-        dropped = 0
         for home in homes:
-            dropped += await self._fence_at(neighbours.pop(home), entries, asked)
-        others = [self._fence_at(each, entries, asked) for each in neighbours.values()]
+            await self._fence_at(neighbours.pop(home), entries, asked, dropped)
+        others = [self._fence_at(each, entries, asked, dropped) for each in neighbours.values()]
         results = await asyncio.gather(*others, return_exceptions=True)
         for result in sorted(results, key=lambda r: isinstance(r, Busy)):
-            if isinstance(result, BaseException):
+            if result is not None:
                 raise result
-            dropped += result
         await self._roster.look()
         if any(each.record.instance not in agreed for each in self._roster.neighbours()):
             raise Busy("a store joined the cluster meanwhile; retry later")
         if time.monotonic() > deadline:
             raise StoreTimeout(f"the other stores took more than {CHANGE_SECONDS:g} s to agree")
-        return dropped
 
     async def _fence_at(
-        self, neighbour: Neighbour, entries: Sequence[EntryId], asked: list[Neighbour]
-    ) -> int:
+        self,
+        neighbour: Neighbour,
+        entries: Sequence[EntryId],
+        asked: list[Neighbour],
+        dropped: set[EntryId],
+    ) -> None:
         asked.append(neighbour)
         message = wire.Remove(list(entries), FENCE_SECONDS)
         reply = await neighbour.link.ask(message, wire.CountReply, timeout_s=ASK_SECONDS)
-        return reply.count
+        removed = reply.removed or b"\1" * reply.count  # an older store tells only how many
+        dropped.update(compress(entries, removed))
 
     def _release(self, entries: Sequence[EntryId], holder: str, asked: Sequence[Neighbour]) -> None:
         self._fences.release(entries, holder)

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import compress
 
 from ... import wire
 from ...errors import StoreError
@@ -15,7 +16,7 @@ from ...index import PrefixIndex
 from ...keys import EntryId
 from ...store import FILL_OWNER, REMOTE_TRANSPORT, Origin
 from ...types import ReserveStatus, Tier
-from ..sources import EntriesWanted, Then
+from ..sources import EntriesWanted, Found, Then
 from .fences import Fences
 from .filling import FillTools, PeerFill
 from .link import PeerLink
@@ -37,7 +38,7 @@ JOIN_SECONDS = 1.5
 
 
 class PeerEntrySource:
-    """Asks whoever holds an entry by the index; see `EntrySource`. What is brought is kept as a
+    """Asks whoever holds an entry by the index; see `PeerEntries`. What is brought is kept as a
     replica, which changes of the entry reach like any other (changes.py)."""
 
     def __init__(
@@ -68,6 +69,24 @@ class PeerEntrySource:
             then()
         else:
             self._tasks.start(self._bring(request, then))
+
+    def find(self, entries: Sequence[EntryId], then: Found) -> None:
+        if self._tasks.has_room:
+            self._tasks.start(self._find(entries, then))
+        else:
+            then(())
+
+    async def _find(self, entries: Sequence[EntryId], then: Found) -> None:
+        """All of their holders at once."""
+        found: set[EntryId] = set()
+        by_holder: dict[str, tuple[PeerLink, list[EntryId]]] = {}
+        for entry in entries:
+            for holder in self._holders(entry):
+                by_holder.setdefault(holder.record.id, (holder.link, []))[1].append(entry)
+        try:
+            await asyncio.gather(*(_ask(*held, found) for held in by_holder.values()))
+        finally:
+            then(found)
 
     async def _bring(self, request: EntriesWanted, then: Then) -> None:
         """What is late for this request comes nevertheless, for the next."""
@@ -183,3 +202,14 @@ class PeerEntrySource:
             extent_bytes=length,
             remote=remote.place,
         )
+
+
+async def _ask(link: PeerLink, entries: Sequence[EntryId], found: set[EntryId]) -> None:
+    """Adds to `found` what the peer has of these."""
+    message = wire.Exists(list(entries), local_only=True)
+    try:
+        reply = await link.ask(message, wire.ExistsReply, timeout_s=ASK_SECONDS)
+    except StoreError as error:
+        logger.info("peer_entries_failed peer=%s reason=%s", link.record.id, error)
+    else:
+        found.update(compress(entries, reply.found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from ... import wire
 from ...errors import StoreError, StoreTimeout
@@ -17,8 +18,8 @@ SPREAD_SECONDS = 10.0
 
 Stored = wire.PutReply | wire.RunReply
 """Answers to puts."""
-Act = Callable[[int], wire.Reply | Deferred]
-"""Makes a change here; gets how many copies went at other stores."""
+Act = Callable[[AbstractSet[EntryId]], wire.Reply | Deferred]
+"""Makes a change here; gets which entries went at other stores."""
 
 
 def once_agreed(changes: EntryChanges, entries: Sequence[EntryId], act: Act) -> Deferred:
@@ -44,7 +45,7 @@ class _Change:
         self._changes.change(self._entries, self._apply, self._fail)
         return self._cancel
 
-    def _apply(self, dropped: int) -> None:
+    def _apply(self, dropped: AbstractSet[EntryId]) -> None:
         if self._ended:  # the client is gone, and with it what it had written
             return
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
+from functools import partial
 
 from ... import wire
 from ...errors import InvalidRequest, StoreTimeout
@@ -27,13 +29,8 @@ def remove(peer: Peer, message: wire.Remove) -> wire.CountReply | Deferred:
         return _fence(peer, entries, message.fence_s)
     strings = [entry for entry in entries if not is_block(entry)]
     if changes is None or not strings:
-        return _remove_here(peer, entries, frozenset(), 0)
-    source = peer.sources.peer_entries
-    held = source.holds(strings) if source is not None else []
-    known = frozenset(entry for entry, is_held in zip(strings, held, strict=False) if is_held)
-    return once_agreed(
-        changes, strings, lambda dropped: _remove_here(peer, entries, known, dropped)
-    )
+        return _remove_here(peer, entries)
+    return once_agreed(changes, strings, partial(_remove_here, peer, entries))
 
 
 def _fence(peer: Peer, entries: list[EntryId], seconds: float) -> wire.CountReply | Deferred:
@@ -42,18 +39,18 @@ def _fence(peer: Peer, entries: list[EntryId], seconds: float) -> wire.CountRepl
     if peer.sources.changes is None:
         raise InvalidRequest("this store has no peers: it fences nothing")
     peer.sources.changes.fence(entries, str(peer.client), seconds)
-    return _remove_here(peer, entries, frozenset(), 0) if seconds else wire.CountReply(0)
+    return _remove_here(peer, entries) if seconds else wire.CountReply(0)
 
 
 def _remove_here(
-    peer: Peer, entries: list[EntryId], known: frozenset[EntryId], dropped: int
+    peer: Peer, entries: list[EntryId], dropped: AbstractSet[EntryId] = frozenset()
 ) -> wire.CountReply | Deferred:
-    """Answered once the removal is durable on disk too. Counts each entry once: those `known` to
-    lie elsewhere too, and at least as many as other stores dropped."""
+    """Answered once the removal is durable on disk too. Counts each entry once, those that other
+    stores `dropped` too."""
     on_disk = peer.tiering.on_disk(entries) if peer.tiering else []
     removed = set(entries).difference(peer.store.absent(entries, peer.clock()))
-    count = len(removed.union(on_disk, known))
-    reply = wire.CountReply(max(count, min(dropped, len(set(entries)))))
+    removed.update(on_disk, dropped)
+    reply = wire.CountReply(len(removed), bytes([entry in removed for entry in entries]))
     peer.store.remove(entries, peer.clock())
     return once_dropped(peer, entries, reply)
 

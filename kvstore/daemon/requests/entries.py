@@ -138,13 +138,13 @@ def _commit(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
     replaced = [each.entry for each in strings if each.if_exists == "replace"]
     replicas = max([each.replicas for each in strings], default=1)
 
-    def act(dropped: int) -> wire.PutReply | Deferred:
+    def act(_: AbstractSet[EntryId]) -> wire.PutReply | Deferred:
         answer = _commit_here(peer, message)
         if replicas == 1 or len(strings) < len(purposes):
             return answer
         return once_spread(changes, [each.entry for each in strings], replicas, answer)
 
-    return once_agreed(changes, replaced, act) if replaced else act(0)
+    return once_agreed(changes, replaced, act) if replaced else act(frozenset())
 
 
 def _commit_here(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:

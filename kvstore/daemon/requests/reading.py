@@ -7,8 +7,10 @@ one step.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import compress
+from operator import not_
 
 from ... import wire
 from ...errors import InvalidRequest, StoreError, StoreTimeout
@@ -137,17 +139,30 @@ def _current_extent(peer: Peer, slot: int, generation: int, index: int) -> Exten
     return _complete_extent(peer, slot, generation, index)
 
 
-def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply:
+def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply | Deferred:
+    """What another store holds by its events is asked of it: they lag behind."""
     checks.num_entries(message.entries)
     absent = peer.store.absent(message.entries, peer.clock())
     if not absent:
         return wire.ExistsReply(_HERE * len(message.entries))
     unknown = checks.entry_ids(absent)  # what is here is an entry id for sure
-    for source in peer.sources.entries():
-        held = source.holds(unknown)
-        unknown = [entry for entry, is_held in zip(unknown, held, strict=True) if not is_held]
-    nowhere = set(unknown)
-    return wire.ExistsReply(bytes([entry not in nowhere for entry in message.entries]))
+    for source in peer.sources.local_entries():
+        unknown = list(compress(unknown, map(not_, source.holds(unknown))))
+
+    def all_but(found: Collection[EntryId]) -> wire.ExistsReply:
+        nowhere = set(unknown).difference(found)
+        return wire.ExistsReply(bytes([entry not in nowhere for entry in message.entries]))
+
+    peers = None if message.local_only else peer.sources.peer_entries
+    held = list(compress(unknown, peers.holds(unknown))) if peers is not None else []
+    if peers is None or not held:
+        return all_but(())
+
+    def start(respond: Respond) -> Callable[[], None]:
+        peers.find(held, lambda found: respond(all_but(found)))
+        return lambda: None  # it ends soon, whoever still waits for it
+
+    return Deferred(SOURCE_SECONDS + GRACE_SECONDS, start, all_but(()))
 
 
 # -- bringing ---------------------------------------------------------------------

@@ -3,8 +3,11 @@ afterwards."""
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from ... import wire
 from ...errors import InvalidRequest
+from ...keys import EntryId
 from ...store import Pieces, RunOptions
 from ..answers import Deferred, Silence
 from ..peer import Peer
@@ -33,13 +36,15 @@ def commit(peer: Peer, message: wire.CommitRun) -> wire.RunReply | Deferred:
     entries = checks.string_ids(message.entries)
     changes.check_writable(entries)
 
-    def act(dropped: int) -> wire.RunReply | Deferred:
+    def act(_: AbstractSet[EntryId]) -> wire.RunReply | Deferred:
         answer = _commit_here(peer, message)
         if message.replicas == 1:
             return answer
         return once_spread(changes, entries, message.replicas, answer)
 
-    return once_agreed(changes, entries, act) if message.if_exists == "replace" else act(0)
+    return (
+        once_agreed(changes, entries, act) if message.if_exists == "replace" else act(frozenset())
+    )
 
 
 def _commit_here(peer: Peer, message: wire.CommitRun) -> wire.RunReply | Deferred:
