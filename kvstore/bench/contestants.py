@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ class Contestant:
         descriptor = self._process.stdout.fileno()
         while b"\n" not in self._answers:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            if left <= 0 or not wait([descriptor], left):
                 raise ContestantFailed(f"{self.name}: {doing} gave no answer within its time")
             chunk = os.read(descriptor, _READ_BYTES)
             if not chunk:

@@ -102,7 +102,7 @@ class GatedFile(DirectFile):
 class TcpRig:
     def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
         self.gate = Gate()
-        self.segments = [Segment(SEGMENT_BYTES, name=f"s{i}") for i in range(2)]
+        self.segments = _two_segments(stack)
         self.segments[0].buffer[:] = CONTENT
         registry = GatedRegistry(self.gate)
         registry.add(READABLE, self.segments[0].buffer.toreadonly())
@@ -151,7 +151,7 @@ class QueuedRig:
 class ShmRig(QueuedRig):
     def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
         self.gate = Gate()
-        self.segments = [Segment(SEGMENT_BYTES, name=f"s{i}") for i in range(2)]
+        self.segments = _two_segments(stack)
         self.segments[0].buffer[:] = CONTENT
         readable = cast(Segment, _ReadOnly(self.segments[0]))
         transport = ShmTransport(limits)
@@ -206,6 +206,13 @@ class FaultyRig(ShmRig):
     def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
         super().__init__(stack, path, limits)
         self.transport = FaultyTransport(self.transport)
+
+
+def _two_segments(stack: ExitStack) -> list[Segment]:
+    segments = [Segment(SEGMENT_BYTES, name=f"s{i}") for i in range(2)]
+    for segment in segments:
+        stack.callback(segment.close)
+    return segments
 
 
 @dataclass

@@ -44,7 +44,7 @@ class Attacker:
             answer = client.hello(newest_version=version, token=self._daemon.token)
         assert isinstance(answer.message, wire.Welcome)
         assert answer.message.boot_id == boot_id()
-        return client.socket
+        return client.hand_over()
 
     def ungreeted(self) -> socket.socket:
         return RawClient(f"unix:{self._daemon.socket}").socket

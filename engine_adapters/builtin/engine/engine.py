@@ -138,7 +138,10 @@ class Engine:
         self._inbox.close()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self._inbox.release()
+        return True
 
     def _check(self, prompt_ids: Seq[int], sampling: Sampling, num_resumed: int) -> Sampling:
         self._check_tokens(prompt_ids)

@@ -60,7 +60,14 @@ class Inbox:
         """Nothing is taken any more; what was sent still runs."""
         with self._lock:
             self.closed = True
-            os.eventfd_write(self._wake, 1)
+            self._wake_up()
+
+    def release(self) -> None:
+        """After `close`, when nobody runs commands any more: gives `fileno` back. Idempotent."""
+        with self._lock:
+            if self._wake >= 0:
+                os.close(self._wake)
+            self._wake = -1
 
     def is_aborted(self, request_id: int) -> bool:
         return request_id in self._aborted
@@ -87,4 +94,8 @@ class Inbox:
 
     def _send(self, command: Callable[[], None]) -> None:
         self._commands.put(command)
-        os.eventfd_write(self._wake, 1)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing.connection import wait
 
 import pytest
 import xxhash
@@ -60,13 +60,13 @@ def test_an_engine_stores_finds_and_loads_by_jobs(kv: BlockStore) -> None:
         for layer in range(kv.num_layers)
     ]
     jobs.append(kv.commit(store))
-    assert select.select([kv], [], [], SECONDS)[0]
+    assert wait([kv], SECONDS)
     results = []
     wait_until(lambda: results.extend(kv.poll()) or len(results) == len(jobs))
     assert [result.job for result in results] == jobs
     assert {result.status for result in results} == {JobStatus.DONE}
     assert store.statuses == (ReserveStatus.RESERVED,) * 6
-    assert not select.select([kv], [], [], 0)[0]
+    assert not wait([kv], 0)
 
     hit = result_of(kv, kv.submit_lookup(TOKENS, deadline_s=SECONDS)).hit
     assert hit is not None

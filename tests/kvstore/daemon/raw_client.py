@@ -51,6 +51,14 @@ class RawClient:
 
     def close(self) -> None:
         self.socket.close()
+        self._close_descriptors()
+
+    def hand_over(self) -> socket.socket:
+        """The socket is the caller's from now on."""
+        self._close_descriptors()
+        return self.socket
+
+    def _close_descriptors(self) -> None:
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait
 from typing import Any
 
 from ..areas import Area, filled
@@ -79,7 +79,7 @@ def _hello(descriptor: int) -> dict[str, Any]:
     deadline, text = time.monotonic() + START_SECONDS, b""
     while not text.endswith(b"\n"):
         left = max(deadline - time.monotonic(), 0)
-        if not select.select([descriptor], [], [], left)[0]:
+        if not wait([descriptor], left):
             raise Failed(f"the server half was not ready within {START_SECONDS:g} s")
         chunk = os.read(descriptor, _READ_BYTES)
         if not chunk:
