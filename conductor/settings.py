@@ -17,7 +17,10 @@ class ConductorSettings(Struct, frozen=True, kw_only=True):
 
     cluster: Annotated[
         str,
-        Meta(description="Membership to find workers and stores in: file:DIRECTORY (one machine)"),
+        Meta(
+            description="Membership to find workers and stores in: file:DIRECTORY (one machine) or "
+            "etcd://HOST:PORT[,HOST:PORT]"
+        ),
     ]
     listen: Annotated[HostPort, Meta(description="OpenAI API, status and metrics")] = HostPort(
         "127.0.0.1", 7400

@@ -143,7 +143,10 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     ] = "slru"
     cluster: Annotated[
         str,
-        Meta(description="Membership: memory (this process only) or file:DIRECTORY (one machine)"),
+        Meta(
+            description="Membership: memory (this process only), file:DIRECTORY (one machine) or "
+            "etcd://HOST:PORT[,HOST:PORT]"
+        ),
     ] = "memory"
     transports: Annotated[
         tuple[Transport, ...], Meta(description="Ways clients may reach the data")

@@ -1,4 +1,4 @@
-"""Who is in the cluster: records under leases, in this process or in a directory."""
+"""Who is in the cluster: records under leases, in this process, in a directory, or in etcd."""
 
 from __future__ import annotations
 
@@ -28,13 +28,25 @@ __all__ = [
 
 
 def open_membership(address: str) -> Membership:
-    """`memory` (this process only) or `file:DIRECTORY` (this machine). Raises InvalidRequest,
-    OSError."""
+    """`memory` (this process only), `file:DIRECTORY` (this machine) or
+    `etcd://HOST:PORT[,HOST:PORT]`. Raises InvalidRequest, OSError."""
     kind, _, rest = address.partition(":")
     if kind == "memory" and not rest:
         return MemoryMembership(time.monotonic)
     if kind == "file" and rest:
         return FileMembership(Path(rest))
-    if kind == "etcd":
-        raise InvalidRequest(f"cluster {address!r}: etcd is not supported yet; use file:DIRECTORY")
-    raise InvalidRequest(f"cluster {address!r}: write memory or file:DIRECTORY")
+    if kind == "etcd" and rest.startswith("//"):
+        return _open_etcd(rest.removeprefix("//"))
+    raise InvalidRequest(
+        f"cluster {address!r}: write memory, file:DIRECTORY or etcd://HOST:PORT[,HOST:PORT]"
+    )
+
+
+def _open_etcd(servers: str) -> Membership:
+    try:
+        from .etcd import EtcdMembership, parse_endpoints  # an optional dependency
+    except ImportError as error:
+        raise InvalidRequest(
+            f"cluster etcd://{servers}: {error}; pip install 'moontide[cluster]'"
+        ) from error
+    return EtcdMembership(parse_endpoints(servers))

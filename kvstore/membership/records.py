@@ -62,8 +62,8 @@ def kind_of(record: Record) -> str:
 
 class Membership(Protocol):
     """Who is there, under leases, and the floors of namespaces, which stay. Every call returns
-    within a few seconds; those of `file` may block that long, so an event loop calls them in a
-    thread (`Keeper` does)."""
+    within a few seconds; those of `file` and `etcd` may block that long, so an event loop calls
+    them in a thread (`Keeper` does). All raise StoreUnavailable when what keeps it is away."""
 
     def register(self, record: Record, ttl_s: float) -> Registration:
         """Join, or replace what this same instance said before. Raises Conflict while another

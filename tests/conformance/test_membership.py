@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,9 @@ import pytest
 
 from moontide.kvstore.errors import Conflict, InvalidRequest
 from moontide.kvstore.membership import FileMembership, Membership, MemoryMembership
+from moontide.kvstore.membership.etcd import EtcdMembership
 
+from ..etcd_process import EtcdProcess, etcd_process
 from ..kvstore.membership.members import TTL_S, Clock, store, worker
 
 MEMBERSHIPS: dict[str, Callable[[Path, Clock], Membership]] = {
@@ -25,8 +27,23 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
+    with etcd_process(tmp_path_factory.mktemp("etcd")) as process:
+        yield process
+
+
 @pytest.fixture(params=MEMBERSHIPS)
+def timed(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Membership:
+    """Those whose leases end by `clock`."""
+    return MEMBERSHIPS[request.param](tmp_path, clock)
+
+
+@pytest.fixture(params=[*MEMBERSHIPS, "etcd"])
 def membership(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Membership:
+    if request.param == "etcd":
+        process: EtcdProcess = request.getfixturevalue("etcd")
+        return EtcdMembership([process.endpoint], prefix=tmp_path.name)
     return MEMBERSHIPS[request.param](tmp_path, clock)
 
 
@@ -43,36 +60,36 @@ def test_kinds_have_names_of_their_own(membership: Membership) -> None:
     assert len(membership.members()) == 2
 
 
-def test_a_lease_ends_unless_renewed(membership: Membership, clock: Clock) -> None:
-    kept = membership.register(store("kept"), TTL_S)
-    membership.register(store("lost"), TTL_S)
+def test_a_lease_ends_unless_renewed(timed: Membership, clock: Clock) -> None:
+    kept = timed.register(store("kept"), TTL_S)
+    timed.register(store("lost"), TTL_S)
     clock.now += TTL_S - 0.1
-    assert membership.renew(kept)
+    assert timed.renew(kept)
     clock.now += 0.1
-    assert [m.record.id for m in membership.members()] == ["kept"]
+    assert [m.record.id for m in timed.members()] == ["kept"]
     clock.now += TTL_S
-    assert membership.members() == []
-    assert not membership.renew(kept)
+    assert timed.members() == []
+    assert not timed.renew(kept)
 
 
-def test_r59_a_live_name_cannot_be_claimed_by_another(membership: Membership, clock: Clock) -> None:
-    held = membership.register(store(), TTL_S)
+def test_r59_a_live_name_cannot_be_claimed_by_another(timed: Membership, clock: Clock) -> None:
+    held = timed.register(store(), TTL_S)
     clock.now += TTL_S - 1
     with pytest.raises(Conflict, match=r"'node-0' is held by instance node-0/1/aa for .* 1\.0 s"):
-        membership.register(store(instance="other"), TTL_S)
-    assert membership.renew(held)
+        timed.register(store(instance="other"), TTL_S)
+    assert timed.renew(held)
 
 
 def test_r59_a_dead_name_is_taken_over_with_a_higher_revision(
-    membership: Membership, clock: Clock
+    timed: Membership, clock: Clock
 ) -> None:
-    former = membership.register(store(), TTL_S)
+    former = timed.register(store(), TTL_S)
     clock.now += TTL_S
-    latter = membership.register(store(instance="other"), TTL_S)
+    latter = timed.register(store(instance="other"), TTL_S)
     assert latter.revision > former.revision
-    assert not membership.renew(former)
-    membership.leave(former)  # it no longer holds the name
-    assert [m.record.instance for m in membership.members()] == ["other"]
+    assert not timed.renew(former)
+    timed.leave(former)  # it no longer holds the name
+    assert [m.record.instance for m in timed.members()] == ["other"]
 
 
 def test_the_same_instance_may_tell_something_new(membership: Membership) -> None:

@@ -51,7 +51,10 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     ] = 256
     cluster: Annotated[
         str,
-        Meta(description="Membership: memory (this process only) or file:DIRECTORY (one machine)"),
+        Meta(
+            description="Membership: memory (this process only), file:DIRECTORY (one machine) or "
+            "etcd://HOST:PORT[,HOST:PORT]"
+        ),
     ] = "memory"
     threads: Annotated[
         int, Meta(description="Threads of one computation; 0: one a core", ge=0, le=1024)

@@ -10,7 +10,7 @@ from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.membership import FileMembership, MemoryMembership, open_membership
 
 
-@pytest.mark.parametrize("address", ["", "file:", "files:/x", "memory:x", "/x", "etcd://h:1"])
+@pytest.mark.parametrize("address", ["", "file:", "files:/x", "memory:x", "/x", "etcd:h:1"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(InvalidRequest, match="file:DIRECTORY"):
         open_membership(address)
