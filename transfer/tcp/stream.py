@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 """How long a call on the socket may block before the thread looks at what else it was told."""
+_UNWANTED_SECONDS = 0.2
+"""How long a connection may be taken up by what nobody waits for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Stream:
         self._asked: dict[int, _Asked] = {}
         self._asked_bytes = 0
         self._reads_asked = 0
+        self._unwanted_bytes = 0  # of answers that are due, and thrown away
+        self._unwanted_since = 0.0
         self._writer = FrameWriter()
         self._last_id = 0
         self._reader = FrameReader(self._place, self._complete)
@@ -183,6 +187,7 @@ class Stream:
         poller.register(sock, select.POLLIN)
         self._pace.restart(time.monotonic())
         while not self._stopped:
+            self._leave_unwanted(time.monotonic())
             self._send(sock)
             if self._asked:
                 self._pace.left(time.monotonic())
@@ -201,6 +206,8 @@ class Stream:
         due = bool(self._asked)
         idle = limits.idle_seconds - self._pace.quiet(now)
         patience = self._pace.left(now) if due else min(idle, limits.stall_seconds)
+        if self._unwanted_bytes:
+            patience = min(patience, _UNWANTED_SECONDS)
         poller.modify(sock, select.POLLIN | (select.POLLOUT if self._writer else 0))
         ready = poller.poll(max(patience, 0) * 1000)
         if not ready:
@@ -293,6 +300,7 @@ class Stream:
             self._batches.count_unknown_notice()
             return
         if asked.piece is None:
+            self._unwanted_bytes -= asked.num_bytes
             return
         status = DONE
         if header.kind is Kind.FAILED:
@@ -326,7 +334,20 @@ class Stream:
             else:
                 self._divert(request_id)
                 asked.piece = None
+                self._unwanted_bytes += asked.num_bytes
+                self._unwanted_since = time.monotonic()
             settle(self._batches, piece, piece.batch.ending)
+
+    def _leave_unwanted(self, now: float) -> None:
+        """Answers that were let go of hold up what is asked next. Raises Unavailable when more than
+        a piece has done so for a while, and all else that is due may be asked for elsewhere."""
+        is_late = now >= self._unwanted_since + _UNWANTED_SECONDS
+        if self._unwanted_bytes <= PIECE_BYTES or not is_late:
+            return
+        with self._lock:
+            asked = [each.piece for each in self._asked.values()]
+        if all(piece is None or piece.may_retry for piece in asked):
+            raise Unavailable(f"nobody wants {self._unwanted_bytes} bytes that are yet to come")
 
     def _divert(self, request_id: int) -> None:
         """The answer to that request goes nowhere from now on."""

@@ -88,6 +88,30 @@ def test_r10_memory_is_let_go_in_the_middle_of_a_payload(stack: ExitStack, end: 
     assert here.transport.counters() == TransferCounters(10, 0, 1, 1, 0)
 
 
+def test_r51_what_nobody_wants_any_more_does_not_hold_up_what_is_asked_next(
+    stack: ExitStack,
+) -> None:
+    """A peer that would send the megabytes of a cancelled read for minutes yet."""
+    asked = threading.Event()
+
+    def trickles(sock: socket.socket) -> None:
+        request = next_header(sock)
+        sock.sendall(data_frame(request, b"x" * request.length)[:1000])
+        asked.set()
+        assert sock.recv(1 << 16)  # the other pieces' requests
+        while sock.recv(1 << 16):
+            pass
+
+    server = scripted(stack, trickles, serve_zeros)
+    here = client(stack, server.address, ONE_STREAM)
+    batch = here.read(buffer(4 << 20))
+    assert asked.wait(SOON)
+    here.transport.cancel(batch)
+    assert here.wait(batch).state is SliceState.CANCELLED
+    assert here.wait(here.read(buffer(10))) == DONE
+    assert server.connections == 2
+
+
 def test_r10_a_peer_that_is_lost_twice_fails_the_slice(stack: ExitStack) -> None:
     def script(sock: socket.socket) -> None:
         request = next_header(sock)
