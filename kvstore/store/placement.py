@@ -107,7 +107,7 @@ class Placement:
         coldest entry lies, or in its own."""
         daemon = self._pool.daemon
         arena = self._coldest_of(arenas)
-        if arena is not None and arena is not daemon and arena.segments:
+        if arena is not None and arena is not daemon:
             place = self._evict_coldest(arena, num_bytes, heir=daemon)
             if place is not None:
                 return place

@@ -326,3 +326,23 @@ def test_what_a_live_client_gave_back_is_left_to_become_free(make_node: MakeNode
     assert node.store.stats(node.now).segments_orphaned == 1
     late = [node.reserve(other, f"b{index}", HALF) for index in range(4)]
     assert given_back not in {each.segment for each in late}
+
+
+def test_a_copy_takes_the_place_of_the_coldest_entry_though_its_client_is_gone(node: Node) -> None:
+    owner = node.connect(A)
+    granted = segments_of(node, owner, 14, "a")
+    node.now += 10
+    for key in ("b0", "b1"):
+        node.put(node.connect(B), key, bytes(HALF))
+    node.store.disconnect(owner)
+    node.store.client_exited(A)
+    (fill,) = node.store.reserve_entry_fill(
+        FILL_OWNER,
+        [string_entry_id("fill")],
+        [HALF],
+        origin=Origin(Tier.NVME, "file"),
+        now=node.now,
+    )
+    assert fill.status is ReserveStatus.RESERVED
+    assert fill.segment in granted
+    assert node.has("a0", "a1", "b0", "b1") == [False, True, True, True]
