@@ -12,6 +12,7 @@ from .checks import check_keys
 from .demoting import StoreDemoting
 from .ends import DropReason
 from .finding import StoreFinding
+from .namespaces import OpenNamespace
 from .pool import Holder
 from .retiring import Sweep
 from .scoped_eviction import Eviction
@@ -45,12 +46,15 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         this moment on; it goes as the sweep is iterated over, and the catalog's memory with it.
         Views and tickets stay; what clients are writing will be there. Raises OutOfSpace (retry
         later)."""
-        if strings_only:
-            return self._retiring.clear([], strings=True)
-        if namespace is None:
-            return self._retiring.clear([*self._namespaces], strings=True)
-        opened = self._namespaces.find(namespace)
-        return self._retiring.clear([] if opened is None else [opened], strings=False)
+        chosen: list[OpenNamespace] = []
+        if namespace is not None:
+            opened = self._namespaces.find(namespace)
+            chosen = [] if opened is None else [opened]
+        elif not strings_only:
+            chosen = [*self._namespaces]
+        sweep = self._retiring.clear(chosen, strings=strings_only or namespace is None)
+        self._tenants.renewed(chosen)
+        return sweep
 
     def clear(self, namespace: bytes | None, *, strings_only: bool) -> int:
         """As `begin_clear`, all of it at once, however long it takes. How many went."""
@@ -64,7 +68,11 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         size; who knows where it lies may read it until it is swept. Views and tickets stay. None:
         nobody has opened it here. Raises OutOfSpace (retry later)."""
         opened = self._namespaces.find(namespace)
-        return None if opened is None else self._retiring.raise_floor(opened)
+        if opened is None:
+            return None
+        sweep = self._retiring.raise_floor(opened)
+        self._tenants.renewed([opened])
+        return sweep
 
     def evict(self, scope: EvictScope, now: float) -> Eviction:
         """What would go; it goes when the caller carries it out."""

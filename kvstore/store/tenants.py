@@ -14,7 +14,7 @@ tenant.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,7 +25,7 @@ from ..slots import HEAD, LENGTH, SlotState
 from .allocator import occupied_bytes, occupied_bytes_of
 from .catalog import DEAD
 from .entries import Entries
-from .namespaces import Namespaces
+from .namespaces import Namespaces, OpenNamespace
 
 COUNT_SECONDS = 1.0
 RECOUNT_SECONDS = 0.05
@@ -84,6 +84,14 @@ class Tenants:
             self._counted_at = now
             self._guard()
 
+    def renewed(self, namespaces: Iterable[OpenNamespace]) -> None:
+        """Nothing of what these held is found any more: what comes now is protected from the first
+        block on."""
+        for opened in namespaces:
+            if self._shares.of(opened.tenant):
+                self._catalog.guarded.add(opened.edition)
+        self._counted_at = -math.inf  # its other namespaces may hold more than the share
+
     def make_room(
         self, tenant: str, entries: Sequence[bytes], sizes: Sequence[int], now: float
     ) -> int | None:
@@ -135,17 +143,20 @@ class Tenants:
         return listed[:MAX_LISTED_TENANTS]
 
     def _guard(self) -> None:
-        """What of all tenants holds no more than its share."""
-        tenants = self._by_number()
+        """What of all tenants holds no more than its share; what is retired, nobody finds."""
+        retired = self._catalog.retired
+        tenants = [
+            (number, tenant)
+            for number, tenant in enumerate(self._by_number())
+            if tenant and number not in retired
+        ]
         _, num_bytes = self._sums(*self._live())
         used: dict[str, int] = {}
-        for number, tenant in enumerate(tenants):
+        for number, tenant in tenants:
             used[tenant] = used.get(tenant, 0) + int(num_bytes[number])
         self._catalog.guarded.clear()
         self._catalog.guarded.update(
-            number
-            for number, tenant in enumerate(tenants)
-            if tenant and used[tenant] <= (self._shares.of(tenant) or -1)
+            number for number, tenant in tenants if used[tenant] <= (self._shares.of(tenant) or -1)
         )
 
     def _shrink(self, tenant: str, wanted: int, cap: int) -> int:

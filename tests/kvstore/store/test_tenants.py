@@ -72,6 +72,27 @@ def test_another_tenant_s_burst_leaves_a_tenant_within_its_share_alone(
     assert all(node.prefix(owner, quiet, [key]) for key in kept)
 
 
+@pytest.mark.parametrize("end", ["clear", "raise_floor"])
+def test_after_a_clear_a_tenant_s_share_is_its_own_from_the_first_block_on(
+    node: Node, chain: Chain, end: str
+) -> None:
+    owner = node.connect()
+    quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
+    node.store.limit_tenants(TenantBytes(), TenantBytes(None, {QUIET: 20 * BLOCK_BYTES}))
+    burst(node, owner, quiet, chain(30, "o"))
+    digest = dataclasses.replace(namespace_named("w"), salt="quiet").digest
+    if end == "clear":
+        node.store.clear(digest, strings_only=False)
+    else:
+        node.store.raise_floor(digest)
+    kept = chain(20, "q")
+    for key in kept:
+        node.put_blocks(owner, quiet, [key], [WHOLE])
+    for key in chain(2 * node.store.settings.capacity_bytes // BLOCK_BYTES, "l"):
+        node.put_blocks(owner, loud, [key], [WHOLE])
+    assert all(node.prefix(owner, quiet, [key]) for key in kept)
+
+
 def test_without_a_share_the_burst_takes_them(node: Node, chain: Chain) -> None:
     owner = node.connect()
     quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
@@ -113,6 +134,24 @@ def test_what_a_tenant_has_already_takes_no_room_under_its_cap(node: Node, chain
     assert statuses == [*[ReserveStatus.EXISTS] * 10, *[ReserveStatus.FULL] * 11]
     assert node.store.stats(node.now).refused_puts == 11
     assert node.prefix(owner, loud, keys) == 10
+
+
+def test_what_was_cleared_and_is_pinned_is_counted_to_its_own_tenant(
+    node: Node, chain: Chain
+) -> None:
+    """Its edition's number is given to nobody before."""
+    owner, keys = node.connect(), chain(2)
+    quiet, loud = of_tenant(node, "quiet"), of_tenant(node, "loud")
+    for salt, namespace in (("quiet", quiet), ("loud", loud)):
+        digest = dataclasses.replace(namespace_named("w"), salt=salt).digest
+        node.store.clear(digest, strings_only=False)  # from now on by a number that may be reused
+        node.put_blocks(owner, namespace, keys, [WHOLE])
+        if salt == "quiet":
+            found = node.lookup_blocks(owner, namespace, keys, [WHOLE], pin_s=0.0)
+        node.store.clear(digest, strings_only=False)
+        assert held(node) == {QUIET: 2 * BLOCK_BYTES, LOUD: 0}
+    node.store.unpin(owner, found.ticket)
+    assert held(node) == {QUIET: 0, LOUD: 0}
 
 
 def test_r32_tenants_share_no_key_and_are_called_by_a_digest(node: Node, chain: Chain) -> None:
