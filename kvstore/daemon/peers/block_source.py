@@ -74,6 +74,8 @@ class PeerBlockSource:
             logger.info("peer_lookup_late asked=%s", sorted(search.asked))
         finally:
             then()
+            for plan in search.plans:  # seen now, however soon the asker lets go again
+                plan.drop_released(self._tools.store.is_pinned)
 
     async def _ask_best(self, search: _Search) -> bool:
         """False when nobody else has more, or there is no room for it."""
@@ -101,9 +103,9 @@ class PeerBlockSource:
             blocks.pins.release()
             return has_room
         deadline = time.monotonic() + FILL_SECONDS
-        source = CompletingSource(blocks)
-        fill = PeerFill(self._tools, neighbour.link, FillPlan(pieces), source, deadline)
-        self._tasks.start(fill.run())
+        source, plan = CompletingSource(blocks), FillPlan(pieces)
+        search.plans.append(plan)
+        self._tasks.start(PeerFill(self._tools, neighbour.link, plan, source, deadline).run())
         return has_room
 
     def _best(self, search: _Search) -> tuple[Neighbour, list[BlockKey]] | None:
@@ -176,6 +178,7 @@ class _Search:
         self.digest = namespace.digest.hex()
         self.parents = dict(zip(request.keys, [b"", *request.keys], strict=False))
         self.asked: set[str] = set()  # instances
+        self.plans: list[FillPlan] = []  # of what comes
 
 
 def _shape(entries: Sequence[RemoteEntry]) -> tuple[Tier, tuple[Shard, ...]]:
