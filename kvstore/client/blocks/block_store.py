@@ -7,6 +7,7 @@ blocks; readiness comes by `fileno()`. Scripts and tests use `lookup`, `load`, `
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,10 @@ class BlockStore(PolledBlockStore):
         *,
         timeout_s: float,
     ) -> None:
-        coverage = Coverage(namespace, shards)
-        super().__init__(BlockJobs(JobDesk(channel, namespace), coverage), namespace, timeout_s)
+        desk = JobDesk(channel, namespace)
+        jobs = BlockJobs(desk, Coverage(namespace, shards))
+        super().__init__(jobs, namespace, timeout_s)
+        weakref.finalize(jobs, desk.abandon).atexit = False
 
     def lookup(
         self,

@@ -206,15 +206,29 @@ class JobDesk:
         self.channel.post(self._stop)
         with self._changed:
             self._changed.wait_for(lambda: not self._num_open, GRACE_SECONDS)
-            os.close(self._ready)
-            self._ready = -1
-            self._results.clear()
+        self._release()
+
+    def abandon(self) -> None:
+        """Nobody is left to poll or close it: as `close`, soon and without waiting."""
+        self.channel.post_quietly(self._end_abandoned)
 
     def check_usable(self) -> None:
         """Raises ForkedClient in a forked child, InvalidRequest after close."""
         self.channel.check_usable()
         if self._ready < 0:
             raise InvalidRequest("this block store is closed; open it again with client.kv")
+
+    def _end_abandoned(self) -> None:
+        """io"""
+        self._stop()
+        self._release()
+
+    def _release(self) -> None:
+        with self._changed:
+            if self._ready >= 0:
+                os.close(self._ready)
+            self._ready = -1
+            self._results.clear()
 
     def _stop(self) -> None:
         self.channel.remove_listener(self)

@@ -113,6 +113,10 @@ class Channel:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
+    def post_quietly(self, act: Callable[[], None]) -> None:
+        """As `post`, when the io thread wakes next. Takes no lock: a finaliser may call it."""
+        self._inbox.append(act)
+
     @property
     def is_forked(self) -> bool:
         return self._forked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -209,7 +210,7 @@ def test_r53_what_was_evicted_between_match_and_load_is_named(
     keys = kv.keys(TOKENS)
     gone = wire.Remove([kv_entry_id(keys[index], LAYOUT.whole()[0]) for index in (1, 4)])
     with Scribbler(daemon) as remover:
-        assert remover.request(gone) == wire.CountReply(2)
+        assert remover.request(gone).count == 2
     content = layers_of(kv, keys)
 
     def load(hit: PrefixHit, layers: Sequence[int]) -> tuple[JobStatus, tuple[int, ...], bool]:
@@ -414,3 +415,14 @@ def test_wrong_arguments_name_what_is_wrong(kv: BlockStore) -> None:
         kv.begin_store(TOKENS, first_block=6, deadline_s=1)
     with pytest.raises(InvalidRequest, match="timeout of 0"):
         kv.submit_lookup(TOKENS, deadline_s=0)
+
+
+def test_a_block_store_that_nobody_holds_gives_everything_back(client: StoreClient) -> None:
+    def open_descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with client.kv(NAMESPACE) as kept:
+        before = open_descriptors()
+        for _ in range(20):
+            client.kv(NAMESPACE)
+        wait_until(lambda: kept.lookup(TOKENS).num_tokens == 0 and open_descriptors() <= before)
