@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -83,10 +83,21 @@ class Contestant:
     def pid(self) -> int:
         return self._process.pid
 
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        """Its processes run within the context and stand still after it, so that nothing they do on
+        their own disturbs another's measurement."""
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGSTOP)
+
     def close(self) -> None:
         """Idempotent. Its end of stdin ends it, unless it has failed; what is left of its processes
         is killed."""
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         if not self._failed:
@@ -99,11 +110,15 @@ class Contestant:
         assert self._process.stdout is not None
         if self._ended:
             return
+        self._signal(signal.SIGKILL)
         self._ended = True  # from now on its number may be another's
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(STOP_SECONDS)
         self._process.stdout.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     def _line(self, deadline: float, doing: str) -> bytes:
         assert self._process.stdout is not None

@@ -1,5 +1,5 @@
-"""Rounds in which every contestant does the same in turn, the order reversed from round to round,
-so that what disturbs the machine disturbs all."""
+"""Rounds in which every contestant does the same in turn while the others stand still, the order
+reversed from round to round, so that what disturbs the machine disturbs all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Contestants:
             former.close()
         self._stack.callback(contestant.close)
         try:
-            contestant.begin(settings, ASK_SECONDS)
+            with contestant.awake():
+                contestant.begin(settings, ASK_SECONDS)
         except ContestantFailed as error:
             self._leave_out(contestant, error)
         else:
@@ -79,7 +80,8 @@ class Contestants:
         if contestant is None:
             return None
         try:
-            return contestant.ask(request, ASK_SECONDS)
+            with contestant.awake():
+                return contestant.ask(request, ASK_SECONDS)
         except ContestantFailed as error:
             self._leave_out(contestant, error)
             return None

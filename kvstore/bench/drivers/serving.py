@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .contract import Failed
+
+_PR_SET_PDEATHSIG = 1
 
 Request = Mapping[str, Any]
 Operation = Callable[[Request], Any]
@@ -43,7 +47,9 @@ class Driver:
 def serve(begin: Callable[[Request], Driver]) -> None:
     """Answers requests until stdin ends. The first is `begin`, whose settings `begin` gets.
 
-    What a library prints goes to stderr: stdout carries answers alone."""
+    What a library prints goes to stderr: stdout carries answers alone. Who asks may stop this
+    process group in between (contestants.py); if it is gone then, the group runs on, to its end."""
+    _continue_when_the_parent_ends()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     requests = (json.loads(line) for line in sys.stdin)
@@ -56,8 +62,13 @@ def serve(begin: Callable[[Request], Driver]) -> None:
                 answers.write(answer)
                 answers.flush()
     finally:
+        os.killpg(0, signal.SIGCONT)  # the servers, whoever has stopped them
         if driver is not None:
             driver.close()
+
+
+def _continue_when_the_parent_ends() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _begin(

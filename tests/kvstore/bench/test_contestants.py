@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -19,6 +20,8 @@ from moontide.kvstore.bench.contestants import (
 from moontide.kvstore.bench.rounds import LIMIT, OURS, Contestants
 from moontide.kvstore.bench.store.cases import Budget, call_cases, exists_case
 from moontide.kvstore.bench.store.measuring import measure
+
+from ...waiting import wait_until
 
 DRIVER = Path(__file__).with_name("dict_driver.py")
 SETTINGS = {"pool_bytes": 1 << 20, "area_bytes": 1 << 20}
@@ -38,6 +41,14 @@ def start(tmp_path: Path) -> Iterator[StartContestant]:
             return stack.enter_context(closing(Contestant(name, command, tmp_path / f"{name}.log")))
 
         yield start_contestant
+
+
+def process_state(pid: int) -> str:
+    """As ps shows it; empty: it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except FileNotFoundError:
+        return ""
 
 
 @pytest.mark.parametrize("operation", ["put", "get", "get_unseen"])
@@ -118,6 +129,40 @@ def test_rounds_turn_the_order_and_leave_out_who_fails(start: StartContestant) -
         assert list(contestants.versions) == ["ours"]
     assert asked[:4] == [("ours", 0), ("broken", 0), ("broken", 1), ("ours", 1)]
     assert "broken is left out" in told[0]
+
+
+def test_the_others_stand_still_while_one_is_asked(start: StartContestant) -> None:
+    def states() -> str:
+        return process_state(first.pid) + process_state(second.pid)
+
+    with Contestants(lambda _: None) as contestants:
+        first, second = start(name="first"), start(name="second")
+        for contestant in (first, second):
+            contestants.enter(contestant, SETTINGS)
+        with first.awake():
+            wait_until(lambda: states() == "ST")
+        wait_until(lambda: states() == "TT")
+        assert contestants.ask("second", {"do": "memory"}) == 1000
+
+
+def test_contestants_that_stand_still_end_with_who_asks() -> None:
+    """Whatever ends it."""
+    bench = f"""
+import os, sys
+from pathlib import Path
+from moontide.kvstore.bench.contestants import Contestant
+
+contestant = Contestant("dict", [sys.executable, {str(DRIVER)!r}, ""], Path(os.devnull))
+with contestant.awake():
+    contestant.begin({SETTINGS!r}, {ANSWER_SECONDS})
+print(contestant.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", bench], capture_output=True, timeout=60, check=False
+    )
+    pid = int(told.stdout)
+    wait_until(lambda: process_state(pid) in "Z")
 
 
 def test_without_ours_there_is_no_measurement(start: StartContestant) -> None:

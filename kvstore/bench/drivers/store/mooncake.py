@@ -19,6 +19,8 @@ from .timing import Bench
 PACKAGE = "mooncake-transfer-engine-non-cuda"
 HOST = "127.0.0.1"
 LOCAL_BUFFER_BYTES = 64 << 20
+CLIENT_TTL_SECONDS = 3600
+"""Clients stand still, without heartbeats, while others are measured."""
 
 Place = tuple[int, int]  # address, bytes
 
@@ -67,8 +69,13 @@ class Mooncake:
 
 def start_master(port: int) -> Server:
     program = Path(foreign("mooncake").__path__[0]) / "mooncake_master"
-    flags = {"rpc_address": HOST, "rpc_port": port, "metrics_host": HOST}
-    flags["metrics_port"] = _free_port()
+    flags = {
+        "rpc_address": HOST,
+        "rpc_port": port,
+        "metrics_host": HOST,
+        "metrics_port": _free_port(),
+        "client_ttl": CLIENT_TTL_SECONDS,
+    }
     command = [str(program), *(f"-{name}={value}" for name, value in flags.items())]
     return Server(command, lambda: _listens(port))
 
