@@ -1,0 +1,223 @@
+"""Descriptors that no kernel knows: eventfds, pidfds and sockets, and waiting for them."""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+from collections.abc import Iterable
+from typing import Protocol
+
+from .scheduler import Process, Scheduler
+from .threads import Waiters
+
+FIRST_DESCRIPTOR = 1_000_000
+"""Beyond any that the kernel gives."""
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+class File:
+    """Something open. Tells who waits for it when it changes."""
+
+    is_readable = False
+    is_writable = False
+    is_hung_up = False
+
+    def __init__(self, files: Files) -> None:
+        self.waiters = Waiters(files.scheduler)
+        self.descriptor = files.add(self)
+
+    def changed(self) -> None:
+        self.waiters.wake()
+
+    def close(self) -> None:
+        """The last descriptor of it is gone."""
+
+
+class EventFile(File):
+    def __init__(self, files: Files, count: int) -> None:
+        super().__init__(files)
+        self.count = count
+        self.is_readable = bool(count)
+        self.is_writable = True
+
+    def add(self, count: int) -> None:
+        self.count += count
+        self.is_readable = True
+        self.changed()
+
+    def take(self) -> int:
+        if not self.count:
+            raise BlockingIOError("eventfd is empty")
+        count, self.count = self.count, 0
+        self.is_readable = False
+        return count
+
+
+class ProcessFile(File):
+    """Readable when the process has ended."""
+
+    def __init__(self, files: Files, process: Process) -> None:
+        super().__init__(files)
+        process.on_kill.append(self._ended)
+
+    def _ended(self) -> None:
+        self.is_readable = True
+        self.changed()
+
+
+class Files:
+    """All that is open in one world."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self._open: dict[int, File] = {}
+        self._next = FIRST_DESCRIPTOR
+
+    def add(self, file: File) -> int:
+        self._next += 1
+        self._open[self._next] = file
+        return self._next
+
+    def find(self, descriptor: int) -> File | None:
+        return self._open.get(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        file = self._open.pop(descriptor, None)
+        if file is None:
+            raise OSError(9, os.strerror(9))
+        file.close()
+
+    def forget(self, descriptor: int) -> None:
+        self._open.pop(descriptor, None)
+
+    def event(self, descriptor: int) -> EventFile:
+        file = self._open.get(descriptor)
+        if not isinstance(file, EventFile):
+            raise OSError(9, os.strerror(9))
+        return file
+
+    def ready(self, wanted: dict[int, int]) -> list[tuple[int, int]]:
+        """(descriptor, poll bits) of those that are, in a drawn order."""
+        found = []
+        for descriptor, mask in wanted.items():
+            file = self._open.get(descriptor)
+            if file is None:
+                continue
+            bits = select.POLLHUP if file.is_hung_up else 0
+            if mask & select.POLLIN and file.is_readable:
+                bits |= select.POLLIN
+            if mask & select.POLLOUT and file.is_writable:
+                bits |= select.POLLOUT
+            if bits:
+                found.append((descriptor, bits))
+        if len(found) > 1:
+            self.scheduler.rng.shuffle(found)
+        return found
+
+    def await_ready(
+        self, wanted: dict[int, int], seconds: float | None, extra: Waiters | None = None
+    ) -> list[tuple[int, int]]:
+        """As `poll`; `extra` ends the wait, too."""
+        scheduler = self.scheduler
+        found = self.ready(wanted)
+        if found or (seconds is not None and seconds <= 0):
+            return found
+        waiters = [file.waiters for fd in wanted if (file := self._open.get(fd)) is not None]
+        if extra is not None:
+            waiters.append(extra)
+        ends_at = None if seconds is None else scheduler.now + seconds
+        while True:
+            me = scheduler.current
+            for each in waiters:
+                each.add(me)
+            try:
+                woken = scheduler.wait(
+                    None if ends_at is None else max(ends_at - scheduler.now, 0.0)
+                )
+            finally:
+                for each in waiters:
+                    each.discard(me)
+            found = self.ready(wanted)
+            if found or not woken or extra is not None:
+                return found
+
+
+def _descriptor(of: HasFileno | int) -> int:
+    return of if isinstance(of, int) else of.fileno()
+
+
+class Poll:
+    """`select.poll`: milliseconds."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._wanted: dict[int, int] = {}
+
+    def register(self, of: HasFileno | int, mask: int = select.POLLIN) -> None:
+        self._wanted[_descriptor(of)] = mask
+
+    modify = register
+
+    def unregister(self, of: HasFileno | int) -> None:
+        del self._wanted[_descriptor(of)]
+
+    def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
+        seconds = None if milliseconds is None or milliseconds < 0 else milliseconds / 1e3
+        self._files.scheduler.give_way()
+        return self._files.await_ready(self._wanted, seconds)
+
+
+class Epoll(Poll):
+    """`select.epoll`: seconds."""
+
+    def poll(self, seconds: float | None = None, most: int = -1) -> list[tuple[int, int]]:
+        patience = None if seconds is None or seconds < 0 else seconds
+        self._files.scheduler.give_way()
+        found = self._files.await_ready(self._wanted, patience)
+        return found if most < 0 else found[:most]
+
+    def close(self) -> None:
+        self._wanted.clear()
+
+
+class Selector(selectors._BaseSelectorImpl):
+    """`selectors.DefaultSelector`. `wake` ends a `select` from another thread."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__()
+        self._files = files
+        self._woken = False
+        self._waiters = Waiters(files.scheduler)
+
+    def wake(self) -> None:
+        self._woken = True
+        self._waiters.wake()
+
+    def select(self, timeout: float | None = None) -> Iterable[tuple[selectors.SelectorKey, int]]:
+        self._files.scheduler.give_way()
+        wanted = {fd: _mask(key.events) for fd, key in self._fd_to_key.items()}
+        if self._woken:
+            self._woken, timeout = False, 0.0
+        found = self._files.await_ready(wanted, timeout, self._waiters)
+        self._woken = False
+        return [
+            (self._fd_to_key[fd], events)
+            for fd, bits in found
+            if (events := _events(bits) & (self._fd_to_key[fd].events))
+        ]
+
+
+def _mask(events: int) -> int:
+    return (select.POLLIN if events & selectors.EVENT_READ else 0) | (
+        select.POLLOUT if events & selectors.EVENT_WRITE else 0
+    )
+
+
+def _events(bits: int) -> int:
+    read = bits & (select.POLLIN | select.POLLHUP)
+    write = bits & (select.POLLOUT | select.POLLHUP)
+    return (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)

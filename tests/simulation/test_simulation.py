@@ -1,0 +1,50 @@
+"""Three daemons and six clients in simulated trouble: whatever the seed, nothing read is wrong, no
+call outlives its deadline, and at the end nothing is left over.
+
+Each range of seeds runs in a process of its own, in which strings hash alike; what it prints says
+how to run a seed again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SEEDS_PER_TEST = 5
+SOAK_SEEDS = 1000
+
+
+def simulate(first: int, count: int, *arguments: str, seconds: float = 110.0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", str(first), str(count), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("first", range(0, 20, SEEDS_PER_TEST))
+def test_nothing_is_wrong_in_20_worlds(first: int) -> None:
+    assert simulate(first, SEEDS_PER_TEST).count("wrong=0") == SEEDS_PER_TEST
+
+
+def test_a_seed_is_the_same_world_each_time() -> None:
+    digests = {re.findall("digest=([0-9a-f]+)", simulate(7, 1)).pop() for _ in range(2)}
+    assert len(digests) == 1
+
+
+@pytest.mark.soak
+def test_nothing_is_wrong_in_1000_worlds() -> None:
+    simulate(1000, SOAK_SEEDS, "--seconds", "15", seconds=3500.0)
