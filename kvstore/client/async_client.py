@@ -14,6 +14,7 @@ from ..layout import Shard
 from ..types import IfExists, Instance, PutResult
 from .async_pinned import AsyncPinnedKeys
 from .blocks.async_store import AsyncBlockStore
+from .clearing import ClearedNodes
 from .copies import Checksums
 from .deadline import Deadline, check_timeout
 from .prefetching import PrefetchTier
@@ -146,8 +147,8 @@ class AsyncClient:
     async def remove_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> int:
         return await self._call(timeout_s, self._client.remove_many, keys)
 
-    async def clear(self, *, timeout_s: float | None = None) -> int:
-        return await self._call(timeout_s, self._client.clear)
+    async def clear(self, *, nodes: ClearedNodes = "all", timeout_s: float | None = None) -> int:
+        return await self._call(timeout_s, self._client.clear, nodes=nodes)
 
     async def prefetch(
         self, keys: Sequence[Key], *, tier: PrefetchTier = "dram", timeout_s: float | None = None

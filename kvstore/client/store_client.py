@@ -23,6 +23,7 @@ from ..types import IfExists, PutResult, PutStatus
 from .batches import batches
 from .blocks.block_store import BlockStore
 from .buffers import all_readable_bytes, readable_bytes, writable_bytes
+from .clearing import ClearedNodes, clear_message
 from .connections.address import TcpAddress, parse_address
 from .connections.attachment import Attachment, AttachmentHooks, Attachments
 from .connections.channel import Channel
@@ -181,9 +182,10 @@ class StoreClient:
             removed += _count(self._link.act(message, deadline).reply)
         return removed
 
-    def clear(self, *, timeout_s: float | None = None) -> int:
-        """Removes every entry of the daemon, blocks and strings, whoever put them. How many."""
-        return _count(self._link.act(wire.Clear(), self._begin(timeout_s)).reply)
+    def clear(self, *, nodes: ClearedNodes = "all", timeout_s: float | None = None) -> int:
+        """Removes every entry, blocks and strings, whoever put them: at all nodes of the cluster,
+        or at the daemon's. How many went at the daemon's."""
+        return _count(self._link.act(clear_message(nodes), self._begin(timeout_s)).reply)
 
     # -- reading ----------------------------------------------------------------------
 

@@ -9,11 +9,14 @@ import gc
 import logging
 import socket
 import time
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from moontide.transfer.types import Instance
 
+from ..errors import StoreError
 from ..membership import Keeper, StoreRecord, open_membership
 from ..service import (
     HostPort,
@@ -27,8 +30,10 @@ from ..service import (
 )
 from ..store import Store
 from ..types import Tier
+from .absences import Absences
 from .admin import AdminApi, Operated, StoreReport
 from .admin.report import make_report
+from .clearing import clear_everywhere
 from .counters import Counters, TransportCounters
 from .data_dir import DataDir, StoreState
 from .drain import Drain
@@ -49,6 +54,8 @@ STOP_SECONDS = 8.0
 """From the signal to the last write of what is not on disk yet; the rest of the way out takes less
 than 2."""
 LEAVE_SECONDS = 3.0
+FORGET_SECONDS = 2.0
+"""For the disk to forget string entries; a lease of ours is not renewed meanwhile."""
 ADMIN_SHUTDOWN_SECONDS = 2.0
 ADMIN_IN_FLIGHT = 256
 """Requests of the admin REST at once, event streams among them: at most 256 MiB of bodies."""
@@ -102,8 +109,11 @@ class StoreDaemon:
             )
             stack.push_async_callback(self._floors.close)
             await self._floors.start()
+            self._absences = Absences(
+                self._membership, self._data_dir.path, self._store.instance.node
+            )
             if self._peers is not None:
-                self._peers.start(self._floors.of)
+                self._peers.start(self._floors.of, self._absences.bar)
                 stack.push_async_callback(self._peers.close)
                 self._sources = dataclasses.replace(
                     self._sources,
@@ -111,18 +121,21 @@ class StoreDaemon:
                     peer_entries=self._peers.entries,
                     hand_offs=self._peers.hand_offs,
                     changes=self._peers.changes,
+                    clear=partial(clear_everywhere, self._floors, self._peers),
                 )
             server = self._make_data_server()
             stack.callback(server.close)
             admin = await self._start_admin()
             stack.push_async_callback(admin.close)
-            keeper = Keeper(self._membership, self._record(admin), on_lapse=self._forget_strings)
+            keeper = Keeper(
+                self._membership,
+                self._record(admin),
+                on_lapse=self._lapsed,
+                on_return=self._catch_up,
+            )
             await keeper.start()
             stack.push_async_callback(_leave, keeper)
-            if self._peers is not None:
-                self._peers.joined()
-                if await self._has_live_peers():
-                    self._forget_strings()
+            await self._catch_up()
             self._listen()
             self._announce()
             gc.collect()
@@ -132,19 +145,39 @@ class StoreDaemon:
             self._stop_by = time.monotonic() + STOP_SECONDS
             logger.info("stopping signal=%s", signal.name)
 
-    async def _has_live_peers(self) -> bool:
-        members = await asyncio.to_thread(self._membership.members)
-        node = self._store.instance.node
-        return any(isinstance(m.record, StoreRecord) and m.record.id != node for m in members)
+    def _lapsed(self) -> None:
+        """Our lease may have ended: others change string entries without us."""
+        if self._peers is not None:
+            self._peers.left()
+            self._forget_strings(_ignore)
 
-    def _forget_strings(self) -> None:
-        """Others may have changed string entries without us: ours may be older. KV blocks are what
-        their keys say, whoever else has them."""
+    async def _catch_up(self) -> None:
+        """Our record lies in the membership, since just now: what was changed before that without
+        us is forgotten, as is what we cannot know of."""
         if self._peers is None:
             return
+        self._peers.joined()
+        try:
+            if await asyncio.to_thread(self._absences.has_missed):
+                forgotten = asyncio.Event()
+                self._forget_strings(lambda durable: forgotten.set() if durable else None)
+                async with asyncio.timeout(FORGET_SECONDS):
+                    await forgotten.wait()
+            await asyncio.to_thread(self._absences.enrol)
+        except TimeoutError:
+            logger.warning("strings_not_forgotten_on_disk next_start=forgets-them")
+        except (StoreError, OSError) as error:
+            logger.warning("strings_unproven error=%s", error)
+            self._forget_strings(_ignore)
+
+    def _forget_strings(self, then: Callable[[bool], None]) -> None:
+        """Ours may be older than what others have. KV blocks are what their keys say, whoever else
+        has them. `then` once the disk has none either."""
         removed = self._store.clear(None, strings_only=True)
         if self._tiering is not None:
-            self._tiering.clear("", _ignore)
+            self._tiering.clear("", then)
+        else:
+            then(True)
         logger.info("strings_dropped count=%d reason=peers-may-have-changed-them", removed)
 
     def _open_tiering(self) -> Tiering | None:

@@ -9,6 +9,10 @@ record outlives a membership that is in memory or was wiped, and names what the 
 a start clears that before anything is served (ADR 0018). Until the record says that the disk is
 clear, nothing of the namespace is written there: so a start that clears once more than it must
 finds nothing that was stored above the floor.
+
+A clear of the whole cluster is a floor, too: of one namespace, of the STRINGS, or of EVERYTHING,
+which lifts all others with it (ADR 0026). The last two are recorded once the disk is clear: a start
+that finds them higher in the membership than in its record clears once more.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,16 +28,21 @@ import msgspec
 
 from ..durable import write_durably
 from ..errors import StoreError, StoreUnavailable
-from ..membership import Membership
+from ..membership import NODE_MARK, Membership
 from ..store import Store, Sweep
-from .tiers import Tiering
+from .tiers import NOT_DURABLE, Tiering
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+DISK_POLL_SECONDS = 0.01
 _RECORD = "floors.json"
 _DRAFT = ".floors.json.draft"
 _FORMAT = 1
+STRINGS = b"strings".hex()
+EVERYTHING = b"everything".hex()
+_WHOLES: dict[str, str | None] = {STRINGS: "", EVERYTHING: None}
+"""Names that are no namespace's digest, and what the disk calls what they mean."""
 Write = Callable[[Path, Path, bytes], None]
 """See `write_durably`."""
 
@@ -70,7 +79,7 @@ class FloorKeeper:
         self._poll: asyncio.Task[None] | None = None
         self._saved = _read(directory / _RECORD)
         self._floors = dict(self._saved.floors)
-        self._on_disk: dict[str, int] = {}  # namespace → floor below which the disk may hold some
+        self._on_disk: dict[str, int] = {}  # name → floor below which the disk may hold some
         self._uncleared: set[str] = set()  # of these, what the disk could not clear
         self._closed: set[str] = set()  # namespaces of which nothing goes to disk
         for namespace in self._saved.on_disk:
@@ -89,26 +98,60 @@ class FloorKeeper:
             await asyncio.wait(tasks)
 
     def of(self, namespace: bytes) -> int:
-        """The floor of a namespace (digest) that is in force here."""
-        return self._floors.get(namespace.hex(), 0)
+        """The floor of a namespace (digest; b"": string entries) that is in force here."""
+        return self._floors.get(_name_of(namespace), 0) + self._floors.get(EVERYTHING, 0)
 
     async def raise_floors(self, namespaces: Collection[bytes]) -> dict[str, int]:
         """In force here, and durable, when it returns the new floors (by digest, hex). Raises
         StoreUnavailable, StoreTimeout, OutOfSpace (retry), InvalidRequest."""
         names = [namespace.hex() for namespace in namespaces]
+        floors = await self._raise(names, self._retire)
+        await self._sweep()
+        return {name: floors[name] for name in names}
+
+    async def clear(self, namespace: bytes | None) -> int:
+        """In force here, and durable, when it returns how many entries went here: of a namespace
+        (digest; b"": string entries), or of everything. Unlike a raise it leaves alone what clients
+        of this store are writing. Raises like `raise_floors`."""
+        name = EVERYTHING if namespace is None else _name_of(namespace)
+        cleared: list[Sweep] = []
+
+        def retire(raised: str) -> Sweep | None:
+            if raised != name or name in _WHOLES:
+                sweep = self._retire(raised)
+            else:
+                sweep = self._store.begin_clear(namespace, strings_only=False)
+            if raised == name and sweep is not None:
+                cleared.append(sweep)
+            return sweep
+
+        await self._raise([name], retire)
+        await self._until_durable(name)
+        await self._sweep()
+        return sum(sweep.num_gone for sweep in cleared)
+
+    async def _raise(
+        self, names: Sequence[str], retire: Callable[[str], Sweep | None]
+    ) -> dict[str, int]:
         try:
             floors = await asyncio.to_thread(
                 self._membership.raise_floors, names, dict(self._floors)
             )
-            self._apply(floors)
+            self._apply(floors, retire)
             await self._save()
-            await self._sweep()
         except OSError as error:
             raise StoreUnavailable(
                 f"the floor could not be made durable: {error}; repair the disk, then repeat the "
                 "call"
             ) from error
-        return {name: floors[name] for name in names}
+        return floors
+
+    async def _until_durable(self, name: str) -> None:
+        """No start from this disk finds any more of it. Raises StoreUnavailable."""
+        while self._on_disk.get(name) == self._floors[name] and self._tiering is not None:
+            if name in self._uncleared:
+                raise StoreUnavailable(NOT_DURABLE)
+            await asyncio.sleep(DISK_POLL_SECONDS)
 
     async def read(self) -> None:
         """Puts in force what the membership knows and we did not, and tells it what it lost. What
@@ -116,11 +159,12 @@ class FloorKeeper:
         async with self._reading:
             try:
                 floors = await asyncio.to_thread(self._membership.floors)
+                floors = {n: floor for n, floor in floors.items() if not n.startswith(NODE_MARK)}
                 if any(floors.get(name, 0) < floor for name, floor in self._floors.items()):
                     floors = await asyncio.to_thread(
                         self._membership.raise_floors, (), dict(self._floors)
                     )
-                self._apply(floors)
+                self._apply(floors, self._retire)
                 for namespace in tuple(self._uncleared):
                     self._clear_disk(namespace)
                 await self._save()
@@ -128,16 +172,25 @@ class FloorKeeper:
             except (StoreError, OSError) as error:
                 logger.warning("floors_unreadable error=%s", error)
 
-    def _apply(self, floors: Mapping[str, int]) -> None:
+    def _apply(self, floors: Mapping[str, int], retire: Callable[[str], Sweep | None]) -> None:
         """Raises OutOfSpace; those before it are in force then."""
-        news = {name: floor for name, floor in floors.items() if floor > self._floors.get(name, 0)}
+        news = {
+            name: floor
+            for name, floor in floors.items()
+            if floor > self._floors.get(name, 0) and not name.startswith(NODE_MARK)
+        }
         for name, floor in news.items():
-            sweep = self._store.raise_floor(bytes.fromhex(name))
+            sweep = retire(name)
             if sweep is not None:
                 self._sweeps.add(sweep)
             self._floors[name] = floor
             self._clear_disk(name)
             logger.info("floor_raised namespace=%s floor=%d", name[:16], floor)
+
+    def _retire(self, name: str) -> Sweep | None:
+        if name in _WHOLES:
+            return self._store.begin_clear(None, strings_only=name == STRINGS)
+        return self._store.raise_floor(bytes.fromhex(name))
 
     async def _sweep(self) -> None:
         """Then nobody reads what lies below, either, of those who know where from a look-up without
@@ -150,10 +203,15 @@ class FloorKeeper:
     def _clear_disk(self, namespace: str) -> None:
         """Without a tier it is left to the next start that has one."""
         floor = self._on_disk[namespace] = self._floors.get(namespace, 0)
-        if self._tiering is not None:
-            self._uncleared.discard(namespace)
+        if self._tiering is None:
+            return
+        self._uncleared.discard(namespace)
+        then = partial(self._cleared, namespace, floor)
+        if namespace in _WHOLES:
+            self._tiering.clear(_WHOLES[namespace], then)
+        else:
             self._closed.add(namespace)
-            self._tiering.raise_floor(namespace, partial(self._cleared, namespace, floor))
+            self._tiering.raise_floor(namespace, then)
 
     def _cleared(self, namespace: str, floor: int, durable: bool) -> None:
         if self._on_disk.get(namespace) != floor:
@@ -176,7 +234,7 @@ class FloorKeeper:
     async def _save(self) -> None:
         """Writes our record, if it has changed, and ends what waited for that."""
         async with self._saving:
-            record = _Record(format=_FORMAT, floors=dict(self._floors), on_disk=list(self._on_disk))
+            record = self._record()
             if record != self._saved:
                 await asyncio.to_thread(
                     self._write,
@@ -186,6 +244,16 @@ class FloorKeeper:
                 )
                 self._saved = record
             self._reopen()
+
+    def _record(self) -> _Record:
+        on_disk = [name for name in self._on_disk if name not in _WHOLES]
+        floors = dict(self._floors)
+        for name in _WHOLES:
+            if name in self._on_disk and self._tiering is not None:
+                floors[name] = self._saved.floors.get(name, 0)
+        return _Record(
+            format=_FORMAT, floors={n: f for n, f in floors.items() if f}, on_disk=on_disk
+        )
 
     def _reopen(self) -> None:
         """What our record on disk knows to be clear of all that lies below the floor of now."""
@@ -203,6 +271,10 @@ class FloorKeeper:
                 await self.read()
             except Exception:  # the task boundary
                 logger.exception("floors_watch_failed")
+
+
+def _name_of(namespace: bytes) -> str:
+    return namespace.hex() or STRINGS
 
 
 def _read(path: Path) -> _Record:

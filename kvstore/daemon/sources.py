@@ -6,7 +6,7 @@ and from that moment on the block counts, while its layers arrive one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
@@ -114,6 +114,11 @@ class HandOffSource(Protocol):
         and what a lookup raises."""
 
 
+ClearEverywhere = Callable[[bytes | None], Awaitable[int]]
+"""Of a namespace (digest; b"": string entries), or everything, at all nodes: how many went here.
+Raises StoreError."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """This node's own disk, and other nodes; None where there is none. Disk comes first, and peers
@@ -125,6 +130,7 @@ class Sources:
     peer_entries: PeerEntries | None = None
     hand_offs: HandOffSource | None = None
     changes: EntryChanges | None = None
+    clear: ClearEverywhere | None = None
 
     def blocks(self) -> list[BlockSource]:
         return [source for source in (self.disk_blocks, self.peer_blocks) if source]

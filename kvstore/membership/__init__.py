@@ -9,10 +9,20 @@ from ..errors import InvalidRequest
 from .file import FileMembership
 from .keeper import DEFAULT_TTL_S, Keeper
 from .memory import MemoryMembership
-from .records import Member, Membership, Record, Registration, StoreRecord, WorkerRecord, kind_of
+from .records import (
+    NODE_MARK,
+    Member,
+    Membership,
+    Record,
+    Registration,
+    StoreRecord,
+    WorkerRecord,
+    kind_of,
+)
 
 __all__ = [
     "DEFAULT_TTL_S",
+    "NODE_MARK",
     "FileMembership",
     "Keeper",
     "Member",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ..errors import Conflict, StoreError
 from .file import boottime
@@ -27,10 +27,13 @@ class Keeper:
         ttl_s: float = DEFAULT_TTL_S,
         clock: Callable[[], float] = boottime,
         on_lapse: Callable[[], None] | None = None,
+        on_return: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`on_lapse` is called, on the loop, before a record is registered again whose lease may
-        have ended meanwhile: others may have acted as if we were gone."""
+        have ended meanwhile: others may have acted as if we were gone. `on_return` is awaited once
+        it is registered."""
         self._on_lapse = on_lapse
+        self._on_return = on_return
         self._membership = membership
         self._record = record
         self._ttl_s = ttl_s
@@ -100,7 +103,8 @@ class Keeper:
         await self._register()
 
     async def _register(self) -> None:
-        if self._registration is not None and not self.is_held and self._on_lapse is not None:
+        has_lapsed = self._registration is not None and not self.is_held
+        if has_lapsed and self._on_lapse is not None:
             logger.warning("membership_lapsed id=%s", self._record.id)
             self._on_lapse()
         asked_at = self._clock()
@@ -108,3 +112,5 @@ class Keeper:
             self._membership.register, self._record, self._ttl_s
         )
         self._held_until = asked_at + self._ttl_s
+        if has_lapsed and self._on_return is not None:
+            await self._on_return()

@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 import msgspec
 
 MAX_ID_CHARS = 100
+NODE_MARK = b"node/".hex()
+"""Of the names that have floors, those of stores begin with it (daemon/absences.py)."""
 
 
 class StoreRecord(msgspec.Struct, frozen=True, kw_only=True, tag="store", tag_field="kind"):

@@ -95,6 +95,7 @@ class Lookup(Message, frozen=True, tag=9):
     entries: list[bytes]
     pin_s: float | None = None
     local_only: bool = False  # as peers ask each other
+    floor: int = 0  # between nodes: of the string entries, as the asker knows it
 
 
 class LookupBlocks(Message, frozen=True, tag=10):
@@ -139,6 +140,7 @@ class Exists(Message, frozen=True, tag=13):
 
     entries: list[bytes]
     local_only: bool = False  # as peers ask each other
+    floor: int = 0  # between nodes: of the string entries, as the asker knows it
 
 
 class Remove(Message, frozen=True, tag=14):
@@ -150,11 +152,13 @@ class Remove(Message, frozen=True, tag=14):
 
 
 class Clear(Message, frozen=True, tag=15):
-    """All string entries, or all blocks of one namespace (digest), or (both None/False) everything.
-    Answer: CountReply."""
+    """All string entries, or all blocks of one namespace (digest), or (both None/False) everything:
+    at every node, those that are away forget it before they serve again; or (`local_only`) at this
+    node. Answer: CountReply, of what went here."""
 
     namespace: bytes | None = None
     strings_only: bool = False
+    local_only: bool = False
 
 
 class Unpin(Message, frozen=True, tag=16):

@@ -9,6 +9,7 @@ from ...errors import InvalidRequest
 from ...service import AnyRoute, Call, HttpError, Route
 from ...store import Evicted, EvictScope
 from ...types import Tier
+from ..clearing import clear_everywhere
 from ..floors import FloorKeeper
 from ..peers import FloorsTold, Peers
 from .bodies import (
@@ -88,6 +89,9 @@ class EndingRoutes:
                 await self._listing.count(namespace) + await self._listing.count_others(namespace),
             )
         removed = await self._listing.count_others(namespace)
+        if self._peers is not None:
+            here = await clear_everywhere(self._floors, self._peers, namespace)
+            return ClearAnswer(False, removed + here)
         store, digest = self._listing.store, namespace or None
         sweep = store.begin_clear(digest, strings_only=namespace == b"")
         if self._listing.disk is not None:

@@ -8,7 +8,8 @@ Two changes of one key meet at its home first (the live store whose id hashes hi
 and in any case at each other's own fence: one of them is refused, gives back what it took, and
 tries again. So when a change is applied, no other store holds an older value or can come to hold
 one, and none is being changed elsewhere. A store that cannot be reached might: then the change
-fails, retryable, naming it.
+fails, retryable, naming it. A store that is away, its record gone, is barred: it forgets what it
+has before it serves again (daemon/absences.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import compress
 
 from blake3 import blake3
@@ -39,6 +40,8 @@ FENCE_SECONDS = 10.0
 """How long a fence outlives a holder that never releases it."""
 ASK_SECONDS = 2.0
 RETRY_SECONDS = 0.02
+Bar = Callable[[Collection[str]], None]
+"""See `Absences.bar`."""
 COPY_SECONDS = 2.0
 COPY_RETRY_SECONDS = 0.01
 
@@ -51,7 +54,10 @@ def home_of(entry: EntryId, nodes: Sequence[str]) -> str:
 class StringChanges:
     """See `EntryChanges`."""
 
-    def __init__(self, store: Store, roster: Roster, fences: Fences, tasks: TaskGroup) -> None:
+    def __init__(
+        self, store: Store, roster: Roster, fences: Fences, tasks: TaskGroup, bar: Bar
+    ) -> None:
+        self._bar = bar
         self._roster = roster
         self._fences = fences
         self._tasks = tasks
@@ -142,11 +148,19 @@ class StringChanges:
         for result in sorted(results, key=lambda r: isinstance(r, Busy)):
             if result is not None:
                 raise result
+        await self._bar_absent(agreed_nodes=nodes)
         await self._roster.look()
         if any(each.record.instance not in agreed for each in self._roster.neighbours()):
             raise Busy("a store joined the cluster meanwhile; retry later")
         if time.monotonic() > deadline:
             raise StoreTimeout(f"the other stores took more than {CHANGE_SECONDS:g} s to agree")
+
+    async def _bar_absent(self, agreed_nodes: Sequence[str]) -> None:
+        """Who did not agree forgets its string entries before it serves again."""
+        try:
+            await asyncio.to_thread(self._bar, agreed_nodes)
+        except OSError as error:
+            raise StoreUnavailable(f"the membership took no note of the change: {error}") from error
 
     async def _fence_at(
         self,

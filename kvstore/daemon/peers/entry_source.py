@@ -33,6 +33,8 @@ MAX_HOLDERS = 3
 """Asked for one entry, one after another."""
 ASK_SECONDS = 0.25
 FILL_SECONDS = 10.0
+STRINGS = b""
+"""Of what has a floor (daemon/floors.py): the string entries."""
 JOIN_SECONDS = 1.5
 """From our registration until every peer has read our record (they poll), with room to spare."""
 
@@ -61,6 +63,10 @@ class PeerEntrySource:
         """Our record lies in the membership from now on."""
         self._known_at = time.monotonic() + JOIN_SECONDS
 
+    def left(self) -> None:
+        """It may lie there no longer."""
+        self._known_at = math.inf
+
     def holds(self, entries: Sequence[EntryId]) -> list[bool]:
         return [bool(self._holders(entry)) for entry in entries]
 
@@ -84,7 +90,8 @@ class PeerEntrySource:
             for holder in self._holders(entry):
                 by_holder.setdefault(holder.record.id, (holder.link, []))[1].append(entry)
         try:
-            await asyncio.gather(*(_ask(*held, found) for held in by_holder.values()))
+            floor = self._tools.floor_of(STRINGS)
+            await asyncio.gather(*(_ask(*held, floor, found) for held in by_holder.values()))
         finally:
             then(found)
 
@@ -136,13 +143,16 @@ class PeerEntrySource:
     async def _fetch(self, link: PeerLink, entries: Sequence[EntryId]) -> None:
         """Brings what the peer has of them."""
         asked_at = time.monotonic()
+        floor = self._tools.floor_of(STRINGS)
         pins = PeerPins(link)
         with self._fences.watch(entries, asked_at) as unchanged:
             try:
-                message = wire.Lookup(list(entries), PIN_SECONDS, local_only=True)
+                message = wire.Lookup(list(entries), PIN_SECONDS, local_only=True, floor=floor)
                 reply = await link.ask(message, wire.LookupReply, timeout_s=ASK_SECONDS)
                 pins.add(reply.ticket)
                 found = read_strings(reply, len(entries))
+                if self._tools.floor_of(STRINGS) != floor:  # cleared meanwhile
+                    found = []
             except StoreError as error:
                 logger.info("peer_entries_failed peer=%s reason=%s", link.record.id, error)
                 found = []
@@ -204,9 +214,9 @@ class PeerEntrySource:
         )
 
 
-async def _ask(link: PeerLink, entries: Sequence[EntryId], found: set[EntryId]) -> None:
+async def _ask(link: PeerLink, entries: Sequence[EntryId], floor: int, found: set[EntryId]) -> None:
     """Adds to `found` what the peer has of these."""
-    message = wire.Exists(list(entries), local_only=True)
+    message = wire.Exists(list(entries), local_only=True, floor=floor)
     try:
         reply = await link.ask(message, wire.ExistsReply, timeout_s=ASK_SECONDS)
     except StoreError as error:

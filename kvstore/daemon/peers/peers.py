@@ -20,7 +20,7 @@ from ...store import Store
 from ..counters import TransportCounters
 from ..sources import BlockSource, EntryChanges, HandOffSource, PeerEntries
 from .block_source import PeerBlockSource, RemoteCopies
-from .changes import StringChanges
+from .changes import Bar, StringChanges
 from .connection import LinkIdentity
 from .entry_source import PeerEntrySource
 from .fences import Fences
@@ -93,7 +93,7 @@ class Peers:
             segments=_pool_segments(store),
         )
 
-    def start(self, floor_of: FloorOf) -> None:
+    def start(self, floor_of: FloorOf, bar: Bar) -> None:
         """Serves the pool, and looks for the others."""
         loop = asyncio.get_running_loop()
         store = self._store
@@ -116,13 +116,19 @@ class Peers:
         self._strings = PeerEntrySource(tools, self._roster, self._index, self._tasks, self._fences)
         self.entries: PeerEntries = self._strings
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
-        self.changes: EntryChanges = StringChanges(store, self._roster, self._fences, self._tasks)
+        self.changes: EntryChanges = StringChanges(
+            store, self._roster, self._fences, self._tasks, bar
+        )
         self._server.start()
         self._roster.start()
 
     def joined(self) -> None:
         """Our record lies in the membership: the others come to know of us."""
         self._strings.joined()
+
+    def left(self) -> None:
+        """It may not, until `joined`: nothing that others may change without us is brought."""
+        self._strings.left()
 
     async def tell_floors(self) -> FloorsTold:
         """Has every peer read the floors in the membership."""

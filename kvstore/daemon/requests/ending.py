@@ -8,11 +8,12 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 
 from ... import wire
-from ...errors import InvalidRequest, StoreTimeout
+from ...errors import InvalidRequest, StoreError, StoreTimeout
 from ...keys import EntryId, is_block
 from ...store import Sweep
 from ..answers import Deferred, Respond
 from ..peer import Peer
+from ..sources import ClearEverywhere
 from . import checks
 from .changing import once_agreed
 from .durable import once_dropped, outcome
@@ -59,6 +60,9 @@ def clear(peer: Peer, message: wire.Clear) -> Deferred:
     """In force at once; answered when nobody can read any more of it, and its removal is durable.
     Others have their turns meanwhile, and what they put stays. Counts what lay in DRAM, and of what
     lay only on disk nothing."""
+    everywhere = peer.sources.clear
+    if everywhere is not None and not message.local_only:
+        return _clear_everywhere(everywhere, b"" if message.strings_only else message.namespace)
 
     def start(respond: Respond) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
@@ -74,6 +78,23 @@ def clear(peer: Peer, message: wire.Clear) -> Deferred:
         return lambda: None  # it goes on, whoever still waits for it
 
     late = StoreTimeout(f"nothing of it is found any more; it takes more than {CLEAR_SECONDS:g} s")
+    return Deferred(CLEAR_SECONDS, start, wire.Failure(late.code, str(late)))
+
+
+def _clear_everywhere(clear: ClearEverywhere, namespace: bytes | None) -> Deferred:
+    """As `clear`, at all nodes."""
+
+    async def run(respond: Respond) -> None:
+        try:
+            respond(wire.CountReply(await clear(namespace)))
+        except StoreError as error:
+            respond(wire.Failure(error.code, str(error)))
+
+    def start(respond: Respond) -> Callable[[], None]:
+        asyncio.get_running_loop().create_task(run(respond), name="clear-everywhere")
+        return lambda: None  # it goes on, whoever still waits for it
+
+    late = StoreTimeout(f"the clear is not durable everywhere; it takes over {CLEAR_SECONDS:g} s")
     return Deferred(CLEAR_SECONDS, start, wire.Failure(late.code, str(late)))
 
 

@@ -31,12 +31,21 @@ def read(peer: Peer, message: wire.ReadFloors) -> wire.Ok | Deferred:
 def check(peer: Peer, message: wire.LookupBlocks) -> None:
     """Whether what lies here is what another store may be given. Raises Busy while it knows of a
     higher floor than we do; we hear of it in a moment."""
-    if not message.floor:
-        return
-    digest = peer.store.namespace(message.namespace).digest
-    here = peer.floors.of(digest) if peer.floors is not None else 0
-    if message.floor > here:
+    if message.floor:
+        digest = peer.store.namespace(message.namespace).digest
+        _check(peer, digest, f"namespace {digest.hex()[:16]}", message.floor)
+
+
+def check_strings(peer: Peer, floor: int) -> None:
+    """As `check`, of string entries."""
+    if floor:
+        _check(peer, b"", "string entries", floor)
+
+
+def _check(peer: Peer, namespace: bytes, name: str, floor: int) -> None:
+    here = peer.floors.of(namespace) if peer.floors is not None else 0
+    if floor > here:
         raise Busy(
-            f"the floor of namespace {digest.hex()[:16]} is {here} here and {message.floor} at the "
-            "asker: retry once this store has read the membership"
+            f"the floor of {name} is {here} here and {floor} at the asker: retry once this store "
+            "has read the membership"
         )

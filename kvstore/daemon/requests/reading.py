@@ -19,7 +19,7 @@ from ...types import Extent
 from ..answers import Answer, Deferred, Outgoing, Respond
 from ..peer import Peer
 from ..sources import EntriesWanted, EntrySource
-from . import checks
+from . import checks, floors
 from .lookups import GRACE_SECONDS, SOURCE_SECONDS
 
 MAX_READ_BYTES = 16 << 20
@@ -31,6 +31,7 @@ _HERE = b"\1"
 
 def lookup(peer: Peer, message: wire.Lookup) -> Answer:
     checks.seconds("pin_s", message.pin_s)
+    floors.check_strings(peer, message.floor)
     entries = checks.entry_ids(message.entries)
 
     def look(beyond: int) -> wire.LookupReply:
@@ -142,6 +143,7 @@ def _current_extent(peer: Peer, slot: int, generation: int, index: int) -> Exten
 def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply | Deferred:
     """What another store holds by its events is asked of it: they lag behind."""
     checks.num_entries(message.entries)
+    floors.check_strings(peer, message.floor)
     absent = peer.store.absent(message.entries, peer.clock())
     if not absent:
         return wire.ExistsReply(_HERE * len(message.entries))

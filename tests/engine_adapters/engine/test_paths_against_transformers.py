@@ -133,7 +133,7 @@ def test_r06_nvme_remote_and_split_agree_with_transformers(
     check_logits(length + 1, logits[1], 1)
     nodes.settle()
 
-    clients[1].clear()
+    clients[1].clear(nodes="this")
     nodes.decode.clear()
     full = length // BLOCK
     nodes.decode.wait(lambda: clients[1].stats()["peers"]["indexed_blocks"] >= full)

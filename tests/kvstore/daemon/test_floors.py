@@ -236,9 +236,8 @@ def test_floors_that_a_wiped_membership_lost_are_written_back(
 ) -> None:
     admin_of(nodes[0]).post("/v1/floor", {"namespace": DIGEST})
     floors = tmp_path / "cluster" / "floors"
-    told = floors.read_bytes()
     floors.unlink()
-    wait_until(lambda: floors.exists() and floors.read_bytes() == told)
+    wait_until(lambda: floors.exists() and json.loads(floors.read_bytes())["floors"][DIGEST] == 1)
 
 
 def test_a_record_that_cannot_be_read_keeps_the_store_from_starting(

@@ -118,7 +118,7 @@ def test_what_another_node_lost_since_its_events_does_not_exist(
     assert here.remove("second")
     assert not here.exists("second")
     assert here.exists_many(["first", "third"]) == [False, True]
-    there.clear()
+    there.clear(nodes="this")
     assert here.exists_many(KEYS) == [False, False, False]
 
 
