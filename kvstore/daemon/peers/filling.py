@@ -25,15 +25,17 @@ from ...store import FILL_OWNER, Store
 from .flow import FlowLimit
 from .link import PeerLink
 from .news import NewsSource
+from .pace import ChunkPace
 from .plan import FillPlan, Piece, Read
 from .reads import PoolReads
 
 logger = logging.getLogger(__name__)
 
+Sums = list[list[int] | None]
+"""Of each layer of each read that came."""
 FloorOf = Callable[[bytes], int]
 """The floor of a namespace (digest) that is in force here."""
 
-CHUNK_BYTES = 8 << 20
 MAX_CHUNKS = 4
 """Of one fill, read at once."""
 LOOK_SECONDS = 0.1
@@ -73,7 +75,8 @@ class PeerFill:
         self._plan = plan
         self._source = source
         self._deadline = deadline  # monotonic seconds
-        self._window: deque[tuple[list[Read], asyncio.Task[list[int | None]]]] = deque()
+        self._window: deque[tuple[list[Read], asyncio.Task[Sums]]] = deque()
+        self._pace = ChunkPace()
 
     async def run(self) -> None:
         """Never raises but for cancellation."""
@@ -95,10 +98,11 @@ class PeerFill:
             self._drop_released()
             self._source.keep(self._plan)
             full = len(self._window) >= MAX_CHUNKS
-            chunk = [] if full else self._plan.next_chunk(CHUNK_BYTES)
+            chunk = [] if full else self._plan.next_chunk(self._pace.chunk_bytes())
             if chunk:
                 reading = asyncio.create_task(self._read(chunk))
                 self._window.append((chunk, reading))
+                self._pace.asked(time.monotonic())
             elif self._window:
                 oldest = self._window[0][1]
                 await asyncio.wait({oldest}, timeout=LOOK_SECONDS)
@@ -129,10 +133,9 @@ class PeerFill:
                 continue  # the daemon stops: each read ends by itself, soon
             self._settle_oldest()
 
-    async def _read(self, chunk: Sequence[Read]) -> list[int | None]:
-        """The checksum of each layer that came."""
-        tools = self._tools
-        num_bytes = sum(read.piece.extent_bytes for read in chunk)
+    async def _read(self, chunk: Sequence[Read]) -> Sums:
+        """The checksums of the layers that came."""
+        tools, num_bytes = self._tools, _num_bytes(chunk)
         await tools.flow.take(num_bytes)
         try:
             statuses = await tools.reads.read(
@@ -157,20 +160,18 @@ class PeerFill:
 
     def _settle_oldest(self) -> None:
         chunk, reading = self._window.popleft()
+        self._pace.came(_num_bytes(chunk), time.monotonic())
         settled = self._plan.settle(chunk, _result(reading) or [None] * len(chunk))
-        for extent, reads in settled.advanced.items():
-            self._advance(extent, reads)
+        for extent, layers in settled.advanced.items():
+            slots, generations = _places([piece for piece, _ in layers])
+            sums = [found for _, found in layers]
+            self._tools.store.advance(FILL_OWNER, slots, generations, extent, sums)
         if settled.whole:
             self._commit(settled.whole)
         self._end(settled.ended)
         for read in settled.damaged:  # the peer looks for itself and drops what is damaged there
             self._tools.counters.corrupt_extents += 1
             self._link.tell(wire.ReportCorrupt(read.remote.slot, read.remote.generation))
-
-    def _advance(self, extent: int, reads: Sequence[tuple[Read, int]]) -> None:
-        sums = [found for _, found in reads]
-        slots, generations = _places([read.piece for read, _ in reads])
-        self._tools.store.advance(FILL_OWNER, slots, generations, extent, sums)
 
     def _commit(self, pieces: Sequence[Piece]) -> None:
         slots, generations = _places(pieces)
@@ -190,7 +191,11 @@ def _places(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
     return [piece.slot for piece in pieces], [piece.generation for piece in pieces]
 
 
-def _result(reading: asyncio.Task[list[int | None]]) -> list[int | None] | None:
+def _num_bytes(chunk: Sequence[Read]) -> int:
+    return sum(read.local.nbytes for read in chunk)
+
+
+def _result(reading: asyncio.Task[Sums]) -> Sums | None:
     if reading.cancelled():
         return None
     if reading.exception() is not None:
@@ -199,8 +204,11 @@ def _result(reading: asyncio.Task[list[int | None]]) -> list[int | None] | None:
     return reading.result()
 
 
-def _checksums(chunk: Sequence[Read], arrived: Sequence[bool]) -> list[int | None]:
+def _checksums(chunk: Sequence[Read], arrived: Sequence[bool]) -> Sums:
     """In a thread: it takes as long as the copies it checks."""
     return [
-        checksum(read.local) if here else None for read, here in zip(chunk, arrived, strict=True)
+        [checksum(read.piece.memory[read.layer(extent)]) for extent in read.extents]
+        if here
+        else None
+        for read, here in zip(chunk, arrived, strict=True)
     ]

@@ -4,9 +4,9 @@ A piece is one entry that fills here. Each of its layers goes through
 
     unknown ──the source has it──► available ──next_chunk──► in flight ──settle──► settled | failed
 
-in order. Chunks are layer-major: what a reader waits for first comes first. A piece that failed is
-given no more reads, and is over once none of its reads is in flight. What has arrived, with which
-checksum, is the manifest's to say.
+in order. Chunks are layer-major: what a reader waits for first comes first, the first layer alone.
+A piece that failed is given no more reads, and is over once none of its reads is in flight. What
+has arrived, with which checksum, is the manifest's to say.
 """
 
 from __future__ import annotations
@@ -62,29 +62,34 @@ class Piece:
 
 
 class Read(NamedTuple):
-    """One layer of one piece, from where the source had it."""
+    """Layers of one piece that lie one after the other, from where the source had them."""
 
     piece: Piece
-    extent: int
+    extents: range
     remote: RemoteEntry
 
     @property
     def local(self) -> memoryview:
-        start = self.extent * self.piece.stride
-        return self.piece.memory[start : start + self.piece.extent_bytes]
+        first, last = self.layer(self.extents[0]), self.layer(self.extents[-1])
+        return self.piece.memory[first.start : last.stop]
+
+    def layer(self, extent: int) -> slice:
+        """Where it lies in the piece's memory."""
+        start = extent * self.piece.stride
+        return slice(start, start + self.piece.extent_bytes)
 
     @property
     def offset(self) -> int:
         """In the source's segment."""
-        return self.remote.offset + self.extent * self.piece.stride
+        return self.remote.offset + self.extents[0] * self.piece.stride
 
 
 class Settled(NamedTuple):
-    """What to tell the store after a chunk: layers that are complete, by extent; pieces that are
-    whole; pieces to abort, which nothing touches any more. And reads that brought other bytes than
-    the peer said."""
+    """What to tell the store after a chunk: layers that are complete, by extent, ascending; pieces
+    that are whole; pieces to abort, which nothing touches any more. And reads that brought other
+    bytes than the peer said."""
 
-    advanced: dict[int, list[tuple[Read, int]]]  # with the checksum of each
+    advanced: dict[int, list[tuple[Piece, int]]]  # with the checksum of each
     whole: list[Piece]
     ended: list[Piece]
     damaged: list[Read]
@@ -112,56 +117,65 @@ class FillPlan:
         ]
 
     def next_chunk(self, max_bytes: int) -> list[Read]:
-        """The next reads, of one layer, up to `max_bytes` or one larger; empty when the source has
-        no more yet."""
+        """The next reads, up to `max_bytes` or one layer of a piece: of one layer, or after the
+        first of as many as fit. Empty when the source has no more yet."""
         ready = [
             piece for piece in self.pieces if piece.is_active and piece.submitted < piece.available
         ]
         if not ready:
             return []
-        depth = min(piece.depth for piece in ready)
+        depths = {piece.depth for piece in ready}
+        depth = min(depths)
+        level = [piece for piece in ready if piece.depth == depth]
+        count = 1
+        if all(piece.submitted for piece in level):
+            count = max(1, max_bytes // sum(piece.extent_bytes for piece in level))
+        if len(depths) > 1:  # those behind catch up
+            count = min(count, min(depths - {depth}) - depth)
         chunk: list[Read] = []
-        num_bytes = 0
-        for piece in ready:
-            if piece.depth != depth:
-                continue
-            num_bytes += piece.extent_bytes
-            if chunk and num_bytes > max_bytes:
+        for piece in level:
+            max_bytes -= count * piece.extent_bytes
+            if chunk and max_bytes < 0:
                 break
             assert piece.remote is not None
-            chunk.append(Read(piece, piece.submitted, piece.remote))
+            stop = min(piece.submitted + count, piece.available)
+            chunk.append(Read(piece, range(piece.submitted, stop), piece.remote))
         for read in chunk:
-            read.piece.submitted += 1
+            read.piece.submitted = read.extents.stop
             read.piece.in_flight += 1
         return chunk
 
-    def settle(self, chunk: Sequence[Read], sums: Sequence[int | None]) -> Settled:
-        """In the order of `next_chunk`. `sums`: the checksum of the bytes that came, None where
+    def settle(self, chunk: Sequence[Read], sums: Sequence[Sequence[int] | None]) -> Settled:
+        """In the order of `next_chunk`. `sums`: the checksums of the layers that came, None where
         none did."""
         settled = Settled({}, [], [], [])
         for read, found in zip(chunk, sums, strict=True):
             piece = read.piece
             piece.in_flight -= 1
-            if not self._arrived(read, found):
+            if found is None:
+                self._manifest.failed(piece.index, read.extents[0])
                 piece.failed = True
-                if found is not None:
-                    settled.damaged.append(read)
+            elif not self._arrived(read, found):
+                piece.failed = True
+                settled.damaged.append(read)
             if found is not None and not piece.failed:
-                settled.advanced.setdefault(read.extent, []).append((read, found))
+                for extent, checksum in zip(read.extents, found, strict=True):
+                    settled.advanced.setdefault(extent, []).append((piece, checksum))
                 if self._manifest.watermark(piece.index) == piece.num_extents:
                     settled.whole.append(piece)
             elif not piece.in_flight:
                 settled.ended.append(piece)
         return settled
 
-    def _arrived(self, read: Read, found: int | None) -> bool:
-        """What its producer did not sum is what came, from here on."""
-        index, extent = read.piece.index, read.extent
-        if found is None:
-            self._manifest.failed(index, extent)
-            return False
-        self._manifest.announce(index, extent, read.remote.checksums[extent] or found)
-        return self._manifest.arrived(index, extent, found) is Notice.NEW
+    def _arrived(self, read: Read, found: Sequence[int]) -> bool:
+        """Whether all of it is what the producer summed. What it did not sum is what came, from
+        here on."""
+        index = read.piece.index
+        for extent, checksum in zip(read.extents, found, strict=True):
+            self._manifest.announce(index, extent, read.remote.checksums[extent] or checksum)
+            if self._manifest.arrived(index, extent, checksum) is not Notice.NEW:
+                return False
+        return True
 
     def give_up(self, pieces: Sequence[Piece]) -> None:
         """These get no more reads. Those that nothing touches end with `take_given_up`, the others

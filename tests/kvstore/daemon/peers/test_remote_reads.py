@@ -22,6 +22,10 @@ def wait_for_hit(kv: BlockStore, tokens: range, num_tokens: int = 96) -> None:
     wait_until(lambda: kv.lookup(tokens).num_tokens == num_tokens)
 
 
+def bytes_of(kv: BlockStore, num_blocks: int) -> int:
+    return num_blocks * sum(kv.layer_bytes(layer) for layer in range(kv.num_layers))
+
+
 def test_what_one_node_wrote_the_other_reads_byte_for_byte(
     nodes: list[StoreProcess], stores: tuple[BlockStore, BlockStore]
 ) -> None:
@@ -39,7 +43,7 @@ def test_bytes_are_counted_at_both_ends(
 ) -> None:
     tokens = next(PROMPTS)
     first, second = stores
-    num_bytes = 6 * sum(first.layer_bytes(layer) for layer in range(first.num_layers))
+    num_bytes = bytes_of(first, 6)
     with client_of(nodes[0]) as sender, client_of(nodes[1]) as receiver:
         before = [client.stats()["transports"]["tcp"] for client in (sender, receiver)]
         write_prompt(first, tokens)
@@ -94,7 +98,7 @@ def test_lookups_at_once_share_one_fill(
     tokens = next(PROMPTS)
     first, second = stores
     with client_of(nodes[1]) as client:
-        before = client.stats()["transports"]["tcp"]["slices_done"]
+        before = client.stats()["transports"]["tcp"]["bytes_in"]
         write_prompt(first, tokens)
         wait_until(lambda: _indexed(second, tokens))
         jobs = [second.submit_lookup(tokens, pin_s=5.0, deadline_s=5.0) for _ in range(8)]
@@ -106,7 +110,7 @@ def test_lookups_at_once_share_one_fill(
             assert result.hit is not None
             assert result.hit.ticket is not None
             second.release(result.hit.ticket)
-        assert client.stats()["transports"]["tcp"]["slices_done"] - before == 6 * 4
+        assert client.stats()["transports"]["tcp"]["bytes_in"] - before == bytes_of(second, 6)
 
 
 def _indexed(kv: BlockStore, tokens: range) -> bool:
