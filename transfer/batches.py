@@ -120,7 +120,7 @@ class Batches:
         with self._lock:
             for index, status in zip(indices, statuses, strict=True):
                 assert batch.parts[index] > 0, "a slice is settled once"
-                if status is not DONE and batch.statuses[index] is _PENDING:
+                if status.state is not SliceState.DONE and batch.statuses[index] is _PENDING:
                     batch.statuses[index] = status
                 batch.parts[index] -= 1
                 if batch.parts[index] == 0:

@@ -94,11 +94,7 @@ class BatchTransport(abc.ABC):
     def submit(
         self, requests: Sequence[TransferRequest], *, deadline: float, then: Then | None = None
     ) -> BatchId:
-        for request in requests:
-            _check(request)
-        batch = self._batches.open(requests, deadline, then)
-        if deadline <= time.monotonic():
-            self._batches.end(batch, _DEADLINE)
+        batch = self._open(requests, deadline, then)
         self._start(batch)
         self._deadlines.arm(deadline)
         return batch.id
@@ -134,6 +130,16 @@ class BatchTransport(abc.ABC):
         self._deadlines.close()
         self._shut()
         self._batches.release()
+
+    def _open(
+        self, requests: Sequence[TransferRequest], deadline: float, then: Then | None
+    ) -> Batch:
+        for request in requests:
+            _check(request)
+        batch = self._batches.open(requests, deadline, then)
+        if deadline <= time.monotonic():
+            self._batches.end(batch, _DEADLINE)
+        return batch
 
     def _end(self, batch: Batch, status: SliceStatus) -> None:
         if self._batches.end(batch, status):

@@ -27,6 +27,7 @@ from moontide.transfer import (
     TransferServer,
     Transport,
 )
+from moontide.transfer.engine import EngineLimits, Rail, RailName, TransferEngine
 from moontide.transfer.registry import Borrowed
 from moontide.transfer.types import Instance, Opcode, SegmentAddress, TransferRequest, boot_id
 
@@ -215,6 +216,22 @@ def _two_segments(stack: ExitStack) -> list[Segment]:
     return segments
 
 
+class EngineRig(TcpRig):
+    """Two rails to one peer. The engine's limits are the given ones."""
+
+    def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
+        super().__init__(stack, path, limits)
+        rails = []
+        for name in ("left", "right"):
+            tcp = TcpTransport(b"token", Instance.new("here"))
+            rails.append(Rail(RailName(name), "tcp", tcp, tcp))
+        engine = TransferEngine(rails, EngineLimits(limits))
+        engine.add_route(PEER, *self.server.address)
+        self.transport = engine
+        stack.callback(engine.close)
+        stack.callback(self.gate.open.set)
+
+
 @dataclass
 class _ReadOnly:
     segment: Segment
@@ -229,4 +246,5 @@ TRANSPORTS: dict[str, Callable[[ExitStack, Path, Limits], Rig]] = {
     "shm": ShmRig,
     "file": FileRig,
     "faulty": FaultyRig,
+    "engine": EngineRig,
 }

@@ -1,0 +1,20 @@
+"""Which way the bytes take, in which order, and what happens when a way breaks."""
+
+from .breaker import BreakerLimits
+from .engine import TransferEngine
+from .latency import BOUNDS_SECONDS, Latency
+from .types import ANYWHERE, EngineLimits, Location, Priority, Rail, RailName, RailRanks
+
+__all__ = [
+    "ANYWHERE",
+    "BOUNDS_SECONDS",
+    "BreakerLimits",
+    "EngineLimits",
+    "Latency",
+    "Location",
+    "Priority",
+    "Rail",
+    "RailName",
+    "RailRanks",
+    "TransferEngine",
+]
