@@ -19,6 +19,7 @@ class Assistant:
     def __init__(self, name: str, *, most: int) -> None:
         self._most = most
         self._jobs: deque[Job] = deque()  # the first is being done
+        self._kept: Job | None = None
         self._failed = False
         self._closing = False
         self._changed = threading.Condition()
@@ -40,6 +41,19 @@ class Assistant:
             self._jobs.append(job)
             self._changed.notify_all()
         return True
+
+    def keep_last(self) -> Job | None:
+        """The job given last, which is not begun until `let_go`. None: it does not wait for another
+        one, or one has failed."""
+        with self._changed:
+            if not self._failed and len(self._jobs) > 1:
+                self._kept = self._jobs[-1]
+            return self._kept
+
+    def let_go(self) -> None:
+        with self._changed:
+            self._kept = None
+            self._changed.notify_all()
 
     def drain(self) -> bool:
         """Waits until all is done. False: some job has failed since the last time."""
@@ -70,6 +84,6 @@ class Assistant:
     def _next(self) -> Job | None:
         """None: closed."""
         with self._changed:
-            while not self._jobs and not self._closing:
+            while not self._closing and (not self._jobs or self._jobs[0] is self._kept):
                 self._changed.wait()
             return self._jobs[0] if self._jobs else None

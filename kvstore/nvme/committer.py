@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from .storage import DISK_ERRORS
 from .types import NvmeEntry
 
 logger = logging.getLogger(__name__)
-MAX_SEALING = 4
+MAX_SEALING = 8
 """Batches whose extents are written while the first of them is made durable. The disk goes on
 meanwhile, and whoever makes them durable may wait for the interpreter."""
 Report = Callable[[Outcome], None]
@@ -39,6 +40,19 @@ class _Step(NamedTuple):
     item: Item
     entry: bytes
     operation: Write | Drop
+
+
+@dataclass(slots=True, eq=False)
+class _Ahead:
+    """A batch that is written, or being written; as a job, it is made durable by `seal`."""
+
+    steps: list[_Step]
+    staged: Staged
+    report: Report
+    seal: Callable[[_Ahead, bool], bool]
+
+    def __call__(self, all_well: bool) -> bool:
+        return self.seal(self, all_well)
 
 
 class Committer:
@@ -106,12 +120,11 @@ class Committer:
         try:
             steps = self._steps(writes, set())
             while steps:
-                batch = steps[: self._room_ahead([step.item for step in steps[:CHUNK_RECORDS]])]
-                self._tell_removed(report)
-                self._write_ahead(batch, report)
-                del steps[: len(batch)]
-                for step in batch:
+                items = [step.item for step in steps[:CHUNK_RECORDS]]
+                count = self._add_ahead(steps, items) or self._write_ahead(steps, items, report)
+                for step in steps[:count]:
                     left.pop(id(step.operation))
+                del steps[:count]
         except DISK_ERRORS as error:
             self.drain()
             self._start_anew()
@@ -152,38 +165,57 @@ class Committer:
         self._space.finish(region)
         return all_well
 
-    def _write_ahead(self, batch: Sequence[_Step], report: Report) -> None:
-        """Writes the extents while batches before are being sealed, then leaves this one to the
-        sealer; anew, and without it, where one of those has failed."""
-        staged = self._log.stage([step.item for step in batch])
-        if self._sealer.give(partial(self._seal_ahead, batch, staged, report)):
-            self._ahead += len(batch)
-            return
+    def _add_ahead(self, steps: Sequence[_Step], items: Sequence[Item]) -> int:
+        """Adds to the batch that the sealer comes to last, unless that is its next; how many. So
+        whatever is written while one batch is made durable costs one sync and one transaction of
+        the index."""
+        last = self._sealer.keep_last()
+        try:
+            if not isinstance(last, _Ahead):
+                return 0
+            count = self._space.fitting_into(last.staged, items)
+            if count:
+                self._log.add(last.staged, items[:count])
+                last.steps += steps[:count]
+                self._ahead += count
+            return count
+        finally:
+            self._sealer.let_go()
+
+    def _write_ahead(self, steps: Sequence[_Step], items: Sequence[Item], report: Report) -> int:
+        """Writes the extents of a batch while those before are being sealed, and leaves the rest to
+        the sealer; anew, and without it, where one of those has failed. How many it took."""
+        count = self._room_ahead(items)
+        batch = list(steps[:count])
+        self._tell_removed(report)
+        staged = self._log.stage(items[:count])
+        if self._sealer.give(_Ahead(batch, staged, report, self._seal_ahead)):
+            self._ahead += count
+            return count
         staged.wait()
         self.drain()
         outcome = Outcome()
         self._store_and_drop([step.operation for step in batch], outcome)
         outcome.next_sequence = self._log.next_sequence
         report(outcome)
+        return count
 
-    def _seal_ahead(
-        self, batch: Sequence[_Step], staged: Staged, report: Report, all_well: bool
-    ) -> bool:
+    def _seal_ahead(self, ahead: _Ahead, all_well: bool) -> bool:
         """On the sealer's thread."""
-        staged.wait()
+        ahead.staged.wait()
         outcome = Outcome()
         is_good = False
         try:
             if all_well:
-                is_good = self._seal(batch, partial(self._log.seal, staged), outcome)
+                is_good = self._seal(ahead.steps, partial(self._log.seal, ahead.staged), outcome)
         finally:
-            self._ended += len(batch)
-            outcome.results += [(step.operation, is_good) for step in batch]
+            self._ended += len(ahead.steps)
+            outcome.results += [(step.operation, is_good) for step in ahead.steps]
             outcome.next_sequence = self._log.next_sequence
             if not is_good:
                 self._all_well = False
-                self._counters.failed_writes += len(batch)
-            report(outcome)
+                self._counters.failed_writes += len(ahead.steps)
+            ahead.report(outcome)
         return is_good
 
     def _is_near_limits(self, records: int) -> bool:

@@ -58,9 +58,16 @@ class Log:
         region again."""
         region = self._regions.active
         assert region is not None
-        staged = stage_batch(region, items, self._upcoming, self._stage)
+        staged = stage_batch(
+            region, items, self._upcoming, stage=self._stage, room=self._regions.room
+        )
         self._upcoming += 1
         return staged
+
+    def add(self, staged: Staged, items: Sequence[Item]) -> None:
+        """As `stage`, to the batch that was staged last and is not being sealed (`Staged.fitting`).
+        Raises as `stage`: then that batch is as it was."""
+        staged.add(items, self._stage)
 
     def seal(self, staged: Staged) -> tuple[list[EntryRecord], list[EntryRecord]]:
         """The rest of `commit`. The batch before is sealed. Raises one of DISK_ERRORS: then nothing

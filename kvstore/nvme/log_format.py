@@ -96,14 +96,12 @@ def batch_header_bytes(num_records: int, body_bytes: int) -> int:
     return align_up(_BATCH.size + records + _CHECKSUM_BYTES, PAGE_BYTES)
 
 
-def encode_batch_header(header: BatchHeader, nonce: bytes) -> bytes:
+def encode_batch_header(header: BatchHeader, nonce: bytes, size: int) -> bytes:
+    """`size`: at least `batch_header_bytes`, in whole pages."""
     records = b"".join(
         part
         for record in header.records
         for part in (_RECORD.pack(record.kind, len(record.body)), record.body)
-    )
-    size = batch_header_bytes(
-        len(header.records), sum(len(record.body) for record in header.records)
     )
     head = (
         _BATCH.pack(

@@ -1,10 +1,12 @@
-"""Appends batches to a region: the extents first, then the header, then one sync. The
-extents of the next batch may be written before the header of the one ahead of it."""
+"""Appends batches to a region: the extents first, then the header, then one sync. The extents of
+the next batch may be written before the header of the one ahead of it, and while that waits for its
+turn, more may be added to it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from moontide.transfer import aligned_buffer, checksum
 from moontide.transfer.types import PAGE_BYTES, align_up
@@ -28,6 +30,10 @@ from .records import (
 from .region import Region
 from .staging import AsideWrite, Stage
 from .types import NvmeWrite
+
+BYTES_A_SPARE_PAGE = 4 << 20
+"""For so much that a batch has at first, its header gets a page more than it needs, for records of
+what is added later."""
 
 
 class Item(Protocol):
@@ -142,16 +148,51 @@ class ClearedItem:
         return self._body
 
 
-class Staged(NamedTuple):
+@dataclass(slots=True)
+class Staged:
     """A batch whose extents are written, or being written `aside`, and that no header tells of
     yet."""
 
     region: Region
     sequence: int
     offset: int
+    header_bytes: int
     num_bytes: int
-    records: Sequence[LogRecord]
-    aside: Sequence[AsideWrite]
+    records: list[LogRecord] = field(default_factory=list)
+    aside: list[AsideWrite] = field(default_factory=list)
+
+    def fitting(self, items: Sequence[Item], room: int) -> int:
+        """How many of the leading items can be added, `room` bytes being left of the region."""
+        bodies = sum([len(record.body) for record in self.records])
+        end = 0
+        for count, item in enumerate(items):
+            bodies += item.body_bytes
+            end = item.most_end(end)
+            header_bytes = batch_header_bytes(len(self.records) + count + 1, bodies)
+            if header_bytes > self.header_bytes or align_up(end, PAGE_BYTES) > room:
+                return count
+        return len(items)
+
+    def add(self, items: Sequence[Item], stage: Stage) -> None:
+        """Writes the extents of items that fit at the region's tip, where the batch ends. Raises
+        one of DISK_ERRORS: then nothing of them is being written, the batch is as it was, and
+        nothing may be appended to the region again."""
+        region = self.region
+        stage.begin(region.file, self.offset + self.num_bytes)
+        records = []
+        try:
+            for ordinal, item in enumerate(items, region.next_ordinal):
+                place = Place(region.id, ordinal, stage.end, self.sequence)
+                records.append(LogRecord(item.kind, item.append(place, stage)))
+            aside = stage.finish()
+        except BaseException:
+            stage.give_up()
+            raise
+        self.records += records
+        self.aside += aside
+        self.num_bytes = stage.end - self.offset
+        region.tip = stage.end
+        region.next_ordinal += len(items)
 
     def wait(self) -> Exception | None:
         """Until none of it is being written; what went wrong."""
@@ -161,10 +202,7 @@ class Staged(NamedTuple):
 
 def batch_bytes(items: Sequence[Item]) -> int:
     """The most a batch of these items takes in a region."""
-    bodies = end = 0
-    for item in items:
-        bodies += item.body_bytes
-        end = item.most_end(end)
+    bodies, end = _extent_of(items)
     return batch_header_bytes(len(items), bodies) + align_up(end, PAGE_BYTES)
 
 
@@ -179,25 +217,18 @@ def fitting(items: Sequence[Item], room: int) -> int:
     return len(items)
 
 
-def stage_batch(region: Region, items: Sequence[Item], sequence: int, stage: Stage) -> Staged:
-    """Writes the extents of a batch at the region's tip. It fits (`batch_bytes`). Raises one of
-    DISK_ERRORS: then nothing of it is being written, and nothing may be appended to the region
-    again."""
-    offset = region.tip
-    header_bytes = batch_header_bytes(len(items), sum(item.body_bytes for item in items))
-    stage.begin(region.file, offset + header_bytes)
-    records = []
-    try:
-        for index, item in enumerate(items):
-            place = Place(region.id, region.next_ordinal + index, stage.end, sequence)
-            records.append(LogRecord(item.kind, item.append(place, stage)))
-        aside = stage.finish()
-    except BaseException:
-        stage.give_up()
-        raise
-    region.tip = stage.end
-    region.next_ordinal += len(items)
-    return Staged(region, sequence, offset, region.tip - offset, records, aside)
+def stage_batch(
+    region: Region, items: Sequence[Item], sequence: int, *, stage: Stage, room: int
+) -> Staged:
+    """Begins a batch at the region's tip, `room` bytes being left there. The items fit
+    (`batch_bytes`). Raises as `Staged.add`."""
+    bodies, end = _extent_of(items)
+    least = batch_header_bytes(len(items), bodies)
+    wanted = least + end // BYTES_A_SPARE_PAGE * PAGE_BYTES
+    header_bytes = max(least, min(wanted, room - align_up(end, PAGE_BYTES)))
+    staged = Staged(region, sequence, region.tip, header_bytes, header_bytes)
+    staged.add(items, stage)
+    return staged
 
 
 def seal_batch(staged: Staged) -> None:
@@ -208,7 +239,9 @@ def seal_batch(staged: Staged) -> None:
     if error := staged.wait():
         raise error
     header = encode_batch_header(
-        BatchHeader(staged.sequence, staged.offset, staged.num_bytes, staged.records), region.nonce
+        BatchHeader(staged.sequence, staged.offset, staged.num_bytes, staged.records),
+        region.nonce,
+        staged.header_bytes,
     )
     buffer = aligned_buffer(len(header))
     buffer[:] = header
@@ -216,3 +249,12 @@ def seal_batch(staged: Staged) -> None:
     region.file.sync()
     region.end += staged.num_bytes
     region.grow(region.num_records + len(staged.records))
+
+
+def _extent_of(items: Sequence[Item]) -> tuple[int, int]:
+    """Bytes of the items' records, and of their extents at most."""
+    bodies = end = 0
+    for item in items:
+        bodies += item.body_bytes
+        end = item.most_end(end)
+    return bodies, end

@@ -47,43 +47,10 @@ class Region:
         self._retired = False
 
     @classmethod
-    def create(
-        cls, storage: Storage, path: Path, num_bytes: int, *, tier: bytes, region: int
-    ) -> Region:
-        """A new region under `path`, all of its bytes reserved. A crash leaves at most a draft
-        (`path` + `.draft`). Raises one of DISK_ERRORS, leaving nothing."""
-        header = RegionHeader(region, tier + secrets.token_bytes(NONCE_BYTES - TIER_BYTES))
-        draft = path.with_name(path.name + DRAFT_SUFFIX)
-        file = storage.open_file(draft, FileAccess.CREATE)
-        try:
-            file.reserve(num_bytes)
-            page = aligned_buffer(PAGE_BYTES)
-            page[:] = encode_region_header(header)
-            file.write_from([page], 0)
-            file.sync()
-            storage.rename(draft, path)
-        except BaseException:
-            file.close()
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
-        file.path = path
-        return cls(header, file)
-
-    @classmethod
-    def recycle(
-        cls,
-        storage: Storage,
-        file: RegionFile,
-        path: Path,
-        num_bytes: int,
-        *,
-        tier: bytes,
-        region: int,
-    ) -> Region:
-        """As `create`, in the file of a region that is gone: nothing has to be allocated, and what
-        is overwritten in place is written faster. What the file held is void with its header. The
-        file is closed when this fails."""
+    def begin(cls, file: RegionFile, num_bytes: int, *, tier: bytes, region: int) -> Region:
+        """A new region in a draft, all of its bytes reserved. In the file of a region that is gone
+        nothing has to be allocated, and what is overwritten in place is written faster; what it
+        held is void with its header. Raises one of DISK_ERRORS; the file is closed then."""
         header = RegionHeader(region, tier + secrets.token_bytes(NONCE_BYTES - TIER_BYTES))
         try:
             file.reserve(num_bytes)
@@ -91,11 +58,9 @@ class Region:
             page[:] = encode_region_header(header)
             file.write_from([page], 0)
             file.sync()
-            storage.rename(file.path, path)
         except BaseException:
             file.close()
             raise
-        file.path = path
         return cls(header, file)
 
     @classmethod

@@ -14,6 +14,7 @@ from moontide.transfer import FileAccess, aligned_buffer
 from moontide.transfer.types import PAGE_BYTES
 
 from ..errors import Corrupt
+from .assistant import Assistant
 from .identity import IDENTITY_FILE, Identity
 from .log_format import UnknownVersion
 from .region import DRAFT_SUFFIX, Region
@@ -49,6 +50,8 @@ class Regions:
         self._can_direct = True
         self._next_id = 1
         self._spare: RegionFile | None = None  # of the region that went last
+        self._begun: Region | None = None  # that comes next
+        self._opener = Assistant("nvme-opener", most=1)
 
     def scan(self, tier: bytes | None) -> None:
         """Finds what lies in the directory: regions of this tier are opened, drafts and damaged
@@ -121,22 +124,52 @@ class Regions:
 
     def create(self) -> Region:
         """A new active region; the caller has made room. Raises one of DISK_ERRORS."""
-        path = self._directory / f"region-{self._next_id:08x}.log"
-        size = self._settings.region_size
-        spare, self._spare = self._spare, None
-        if spare is None:
-            region = Region.create(self._storage, path, size, tier=self.tier, region=self._next_id)
-        else:
-            try:
-                region = Region.recycle(
-                    self._storage, spare, path, size, tier=self.tier, region=self._next_id
-                )
-            except DISK_ERRORS:
-                self._unlink(spare.path)
-                raise
+        self._opener.drain()
+        region, self._begun = self._begun or self._begin(), None
+        draft = region.file.path
+        path = self._directory / f"region-{region.id:08x}.log"
+        try:
+            self._storage.rename(draft, path)
+        except DISK_ERRORS:
+            region.retire()
+            self._unlink(draft)
+            self._unlink(path)
+            raise
+        region.file.path = path
         self._next_id += 1
         self.active = self.live[region.id] = region
         return region
+
+    def begin_next(self) -> None:
+        """The region after the active one is begun meanwhile, so that `create` has only to name it.
+        There is room for it."""
+        self._opener.drain()
+        if self._begun is None:
+            self._opener.give(self._begin_aside)
+
+    def _begin_aside(self, _: bool) -> bool:
+        try:
+            self._begun = self._begin()
+        except DISK_ERRORS as error:
+            logger.warning("nvme_region_not_begun region=%d reason=%s", self._next_id, error)
+        return True
+
+    def _begin(self) -> Region:
+        """A draft until it gets its name, so that a crash leaves nothing of it. Raises one of
+        DISK_ERRORS."""
+        file = self._spare
+        if file is None:
+            draft = self._directory / f"region-{self._next_id:08x}.log{DRAFT_SUFFIX}"
+            file = self._storage.open_file(draft, FileAccess.CREATE)
+        try:
+            return Region.begin(
+                file, self._settings.region_size, tier=self.tier, region=self._next_id
+            )
+        except DISK_ERRORS:
+            self._unlink(file.path)
+            raise
+        finally:
+            self._spare = None
 
     def seal(self) -> None:
         """Ends the active region: it is cut to what was written. One without a batch goes."""
@@ -173,8 +206,9 @@ class Regions:
     def recycle(self, region: Region) -> None:
         """As `remove`, but the next region gets the file, which is a draft meanwhile. Not where the
         file system is nearly full: the index may need the room first."""
+        self._opener.drain()
         is_tight = self._free_bytes() < self._settings.region_size
-        if is_tight or self._spare is not None or (file := region.retire_to_recycle()) is None:
+        if is_tight or self.spare_bytes or (file := region.retire_to_recycle()) is None:
             self.remove(region)
             return
         self.live.pop(region.id, None)
@@ -192,7 +226,9 @@ class Regions:
 
     def drop_spare(self) -> bool:
         """False: its file could not be removed."""
-        spare, self._spare = self._spare, None
+        self._opener.drain()
+        spare = self._spare if self._begun is None else self._begun.file
+        self._spare = self._begun = None
         if spare is None:
             return True
         spare.close()
@@ -207,9 +243,15 @@ class Regions:
         return True
 
     @property
+    def room(self) -> int:
+        """What the active region still takes."""
+        return 0 if self.active is None else self._settings.region_size - self.active.tip
+
+    @property
     def spare_bytes(self) -> int:
         """Of a file that waits for the next region."""
-        return 0 if self._spare is None else self._settings.region_size
+        is_there = self._spare is not None or self._begun is not None
+        return self._settings.region_size if is_there else 0
 
     def used_bytes(self, index_bytes: int) -> int:
         """On disk: regions (the active one is reserved whole), index, files set aside."""
@@ -257,6 +299,7 @@ class Regions:
         for region in self.live.values():
             region.retire()
         self.drop_spare()
+        self._opener.close()
         self.identity.close()
 
     def _count_set_aside(self) -> None:

@@ -19,7 +19,7 @@ from moontide.transfer.types import PAGE_BYTES, align_up
 from .counters import WriterCounters
 from .index import CHUNK_RECORDS, NvmeIndex
 from .log import Log
-from .log_writer import CopiedItem, Item, batch_bytes, fitting
+from .log_writer import CopiedItem, Item, Staged, batch_bytes, fitting
 from .records import EntryRecord
 from .region import Region
 from .regions import Regions
@@ -73,8 +73,15 @@ class Space:
         active = self._regions.active
         if active is None:
             return 0
-        most = min(CHUNK_RECORDS, max(0, self._settings.region_records - active.next_ordinal))
-        return fitting(items[:most], self._settings.region_size - active.tip)
+        return fitting(items[: self._most_records(active, CHUNK_RECORDS)], self._regions.room)
+
+    def fitting_into(self, staged: Staged, items: Sequence[Item]) -> int:
+        """How many of the leading items fit into the batch that was staged last."""
+        active = self._regions.active
+        if active is not staged.region:
+            return 0
+        most = self._most_records(active, CHUNK_RECORDS - len(staged.records))
+        return staged.fitting(items[:most], self._regions.room)
 
     def make_room(self, items: Sequence[Item]) -> int:
         """As `fitting`: at least one, which must be able to (`can_ever_fit`)."""
@@ -99,6 +106,7 @@ class Space:
             self._counters.disk_errors += 1
             logger.warning("nvme_switch_failed region=%d reason=%s", former.id, error)
             return None
+        self._begin_next()
         return former
 
     def is_near_limits(self, records: int) -> bool:
@@ -160,8 +168,9 @@ class Space:
     def _next_region(self, needed: int) -> None:
         """Opens a region that can take a batch of `needed` bytes."""
         size = self._settings.region_size
-        if self._regions.active is not None:
-            self._expect(self._regions.active)
+        former = self._regions.active
+        if former is not None:
+            self._expect(former)
         self._regions.seal()
         while self._lacks_room_for(size):
             victim = self._regions.oldest()
@@ -177,6 +186,17 @@ class Space:
             self.purge()
             if self._regions.active is None:  # carrying over failed
                 self._create()
+        if former is not None:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        """Unless it would take the last room."""
+        size = self._settings.region_size
+        if self._regions.spare_bytes or not self._lacks_room_for(2 * size + self._growth):
+            self._regions.begin_next()
+
+    def _most_records(self, active: Region, most: int) -> int:
+        return min(most, max(0, self._settings.region_records - active.next_ordinal))
 
     def _expect(self, former: Region) -> None:
         """The next region takes as many entries as this one, and the index grows meanwhile as much

@@ -39,6 +39,7 @@ def run_child(directory: Path, scenario: Scenario, number: int) -> tuple[Told, b
                 rig,
                 lambda what, entry: os.write(writer, b"%s %s\n" % (what.encode(), entry)) and None,
             )
+            rig.close()
         finally:
             os._exit(0)
     os.close(writer)

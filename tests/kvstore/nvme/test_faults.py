@@ -122,7 +122,7 @@ def test_each_of_two_writes_at_a_time_that_fails_fails_its_entry(
 
 
 @pytest.mark.parametrize("number", range(1, 10))
-def test_a_write_that_fails_while_later_batches_are_put_fails_none_but_its_own(
+def test_a_write_that_fails_while_later_ones_are_put_fails_no_more_than_was_on_its_way(
     tmp_path: Path, number: int
 ) -> None:
     value = aligned_buffer(2 * WRITE_BYTES)
@@ -138,13 +138,14 @@ def test_a_write_that_fails_while_later_batches_are_put_fails_none_but_its_own(
     rig.hurry()
     rig.wait(lambda: len(outcomes) == len(entries))
     stored = [entry for entry in entries if outcomes[entry]]
-    assert 0 < len(stored) < len(entries)
+    assert len(stored) < len(entries)
+    assert rig.put(b"later")
     assert rig.get_many(entries) == [
         [bytes(value)] if entry in stored else None for entry in entries
     ]
     rig.close()
     rig = Rig(tmp_path, capacity_bytes=640 * MIB, region_bytes=128 * MIB)
-    assert rig.listed() == set(stored)
+    assert rig.listed() == {*stored, b"later"}
     rig.close()
 
 
@@ -187,6 +188,46 @@ def test_a_batch_that_fails_with_the_one_before_it_is_told_once_nothing_of_it_is
     go_on.set()
     rig.wait(lambda: b"after" in outcomes)
     assert not outcomes[b"before"]
+    rig.close()
+
+
+def test_a_batch_that_comes_to_a_failed_one_is_stored_anew_once_nothing_of_it_is_being_written(
+    tmp_path: Path,
+) -> None:
+    """The one before it fails while the end of this one is written."""
+    is_told, go_on, held, at_end = (threading.Event() for _ in range(4))
+
+    def at(point: str) -> None:
+        thread = threading.current_thread().name
+        if point != "write" or go_on.is_set():
+            return
+        if thread == "nvme-writer-1":
+            at_end.wait(GIVE_UP_SECONDS)
+            disk_error(point)
+        elif thread == "nvme-writer-2":
+            held.set()
+            go_on.wait(GIVE_UP_SECONDS)
+        elif thread == "nvme-writer":
+            held.wait(GIVE_UP_SECONDS)
+            at_end.set()
+            is_told.wait(GIVE_UP_SECONDS)
+
+    storage = FaultyStorage(at)
+    rig = Rig(tmp_path, storage=storage, capacity_bytes=320 * MIB, region_bytes=64 * MIB)
+    assert rig.put(b"first")  # there is a region
+    storage.armed = True
+    outcomes: dict[bytes, bool] = {}
+    for entry, end in ((b"before", ()), (b"after", (memoryview(b"end" * 100),))):
+        value = aligned_buffer(WRITE_BYTES)
+        value[:] = random.Random(entry).randbytes(len(value))
+        assert rig.submit(entry, [value, *end], partial(outcomes.__setitem__, entry))
+        rig.wait(lambda: rig.tier.stats().pending_writes == 0)  # a batch of its own
+    rig.wait(lambda: b"before" in outcomes)
+    is_told.set()
+    check_untold(rig, outcomes, b"after")
+    go_on.set()
+    rig.wait(lambda: b"after" in outcomes)
+    assert outcomes == {b"before": False, b"after": True}
     rig.close()
 
 

@@ -86,22 +86,28 @@ def test_golden_record() -> None:
 
 
 def test_batch_headers_come_back() -> None:
-    data = encode_batch_header(a_batch(), NONCE)
+    data = encode_batch_header(a_batch(), NONCE, 4096)
     assert len(data) == 4096 == peek_batch_header(data, NONCE, 4096)
+    assert decode_batch_header(data) == a_batch()
+
+
+def test_a_batch_header_with_room_to_spare_comes_back() -> None:
+    data = encode_batch_header(a_batch(), NONCE, 3 * 4096)
+    assert len(data) == 3 * 4096 == peek_batch_header(data, NONCE, 4096)
     assert decode_batch_header(data) == a_batch()
 
 
 @pytest.mark.parametrize(("nonce", "offset"), [(bytes(16), 4096), (NONCE, 8192)])
 def test_header_of_elsewhere_is_none(nonce: bytes, offset: int) -> None:
     with pytest.raises(Corrupt):
-        peek_batch_header(encode_batch_header(a_batch(), NONCE), nonce, offset)
+        peek_batch_header(encode_batch_header(a_batch(), NONCE, 4096), nonce, offset)
 
 
 def test_every_flipped_bit_is_seen() -> None:
     source = random.Random(1)
     header, batch = (
         encode_region_header(RegionHeader(7, NONCE)),
-        encode_batch_header(a_batch(), NONCE),
+        encode_batch_header(a_batch(), NONCE, 4096),
     )
     sealed = seal(b"key", a_record())
     for data, decode in (
