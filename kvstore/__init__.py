@@ -5,6 +5,8 @@ client.put("key", b"bytes"); client.get("key")
 kv = client.kv(Namespace(...)); kv.lookup(token_ids)
 """
 
+from moontide.transfer import TlsFiles
+
 from .client import (
     AsyncBlockReader,
     AsyncBlockStore,
@@ -49,6 +51,7 @@ __all__ = [
     # connecting
     "AsyncClient",
     "StoreClient",
+    "TlsFiles",
     "connect",
     "connect_async",
     # string entries

@@ -12,13 +12,16 @@ from .memory import MemoryBound, available_memory
 from .registry import Access, SegmentRegistry
 from .segments import Mapping, Segment, check_memory
 from .shm import ShmTransport
+from .strangers import StrangerLimits, Strangers
 from .streams import Manifest, Notice
 from .tcp import ServerLimits, ServerReport, TcpLimits, TcpTransport, TransferServer
+from .tls import NEEDS_TLS, Certificate, TlsEndpoint, TlsFiles, read_certificate
 from .transport import Transport
 
 __all__ = [
     "Access",
     "Bytes",
+    "Certificate",
     "CopyHelper",
     "Cores",
     "DirectFile",
@@ -29,14 +32,19 @@ __all__ = [
     "Manifest",
     "Mapping",
     "MemoryBound",
+    "NEEDS_TLS",
     "Notice",
     "Segment",
     "SegmentRegistry",
     "ServerLimits",
     "ServerReport",
     "ShmTransport",
+    "StrangerLimits",
+    "Strangers",
     "TcpLimits",
     "TcpTransport",
+    "TlsEndpoint",
+    "TlsFiles",
     "TransferServer",
     "Transport",
     "aligned_buffer",
@@ -49,6 +57,7 @@ __all__ = [
     "copy_and_checksum",
     "do_nothing",
     "is_aligned",
+    "read_certificate",
     "receive_with_descriptors",
     "send_with_descriptors",
     "sync_directory",

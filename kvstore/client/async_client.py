@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from moontide.transfer import TlsFiles
+
 from ..errors import Busy
 from ..keys import Namespace
 from ..layout import Shard
@@ -36,6 +38,7 @@ async def connect_async(
     timeout_s: float = 5.0,
     instance: Instance | None = None,
     checksums: Checksums = "on",
+    tls: TlsFiles | None = None,
 ) -> AsyncClient:
     """Like `connect`, without blocking the event loop."""
     client = await asyncio.to_thread(
@@ -45,6 +48,7 @@ async def connect_async(
         timeout_s=timeout_s,
         instance=instance,
         checksums=checksums,
+        tls=tls,
     )
     return AsyncClient(client, timeout_s)
 

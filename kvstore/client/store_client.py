@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moontide.transfer import CopyHelper
+from moontide.transfer import CopyHelper, TlsFiles
 from moontide.transfer.types import Instance
 
 from .. import wire
 from ..errors import Conflict, InvalidRequest
 from ..keys import EntryId, Namespace, string_entry_id, string_entry_ids
 from ..layout import Shard
+from ..tls import open_tls
 from ..types import IfExists, PutResult, PutStatus
 from .batches import batches
 from .blocks.block_store import BlockStore
@@ -60,8 +61,10 @@ def connect(
     timeout_s: float = 5.0,
     instance: Instance | None = None,
     checksums: Checksums = "on",
+    tls: TlsFiles | None = None,
 ) -> StoreClient:
-    """A client of the daemon at `unix:PATH` or `tcp://host:port` (which needs the cluster `token`).
+    """A client of the daemon at `unix:PATH` or `tcp://host:port` (which needs the cluster `token`,
+    and `tls` where that store has --tls-cert: a certificate of the same CA).
 
     Waits up to `timeout_s` for the daemon; that is also the default limit of each call. `instance`
     is the name under which an engine's own blocks are published: this process's, no other client's.
@@ -70,7 +73,12 @@ def connect(
     if instance is None:
         instance = Instance.new(os.uname().nodename.replace("/", "-"))
     return StoreClient(
-        address, token=token, timeout_s=timeout_s, instance=instance, checksums=checksums
+        address,
+        token=token,
+        timeout_s=timeout_s,
+        instance=instance,
+        checksums=checksums,
+        tls=tls,
     )
 
 
@@ -89,6 +97,7 @@ class StoreClient:
         timeout_s: float,
         instance: Instance,
         checksums: Checksums,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._timeout_s = check_timeout(timeout_s)
         target = parse_address(address)
@@ -96,13 +105,17 @@ class StoreClient:
             raise InvalidRequest(
                 f"{address} needs token=…, the content of the store's --token-file"
             )
+        if tls is not None and not isinstance(target, TcpAddress):
+            raise InvalidRequest(f"tls is given with {address}, which has none: leave it out")
         self.counters = ClientCounters()
         self._writes = RunningWrites()
         self._attachments = Attachments(
             AttachmentHooks(self._on_release, self._send_notes, self.counters)
         )
         self._dialer = Dialer(
-            Identity(target, token.strip(), instance), self._attachments, self._writes
+            Identity(target, token.strip(), instance, open_tls(tls)),
+            self._attachments,
+            self._writes,
         )
         self._link = Link(self._dialer, self._on_notice)
         self._pins = Pins(self._link, self._timeout_s)

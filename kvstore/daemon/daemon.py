@@ -29,6 +29,7 @@ from ..service import (
     wait_for_stop,
 )
 from ..store import Store
+from ..tls import open_tls
 from ..types import Tier
 from .absences import Absences
 from .admin import AdminApi, Operated, StoreReport
@@ -69,6 +70,7 @@ class StoreDaemon:
         self._settings = settings
         self._process = process
         self._token = process.token()
+        self._tls = open_tls(settings.tls_files)
         self._membership = open_membership(settings.cluster)
         self._ready = False
         self._counters = Counters()
@@ -218,6 +220,7 @@ class StoreDaemon:
             token=self._token,
             listener=listener,
             copies=settings.remote_copies,
+            tls=self._tls,
         )
 
     def _make_data_server(self) -> DataServer:
@@ -246,6 +249,7 @@ class StoreDaemon:
             stall_seconds=settings.stall_seconds,
             poll_seconds=settings.poll_seconds,
             tiering=self._tiering,
+            tls=self._tls,
         )
         return self._server
 

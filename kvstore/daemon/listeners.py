@@ -56,14 +56,15 @@ class UnixListener:
 
 
 class Acceptor:
-    """Hands each new connection of a listening socket to `on_connection`, a few a turn."""
+    """Hands each new connection of a listening socket and the host it comes from ("" on a unix
+    socket) to `on_connection`, a few a turn."""
 
     def __init__(
         self,
         listener: socket.socket,
         *,
         loop: asyncio.AbstractEventLoop,
-        on_connection: Callable[[socket.socket], None],
+        on_connection: Callable[[socket.socket, str], None],
         on_failure: Callable[[], None],
     ) -> None:
         self._listener = listener
@@ -83,13 +84,13 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                connection, _address = self._listener.accept()
+                connection, address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
             except OSError as error:  # out of descriptors or memory: others must end first
                 self._pause(error)
                 return
-            self._on_connection(connection)
+            self._on_connection(connection, address[0] if address else "")
 
     def _pause(self, error: OSError) -> None:
         logger.warning("accepting_paused error=%s", error.strerror)

@@ -8,8 +8,10 @@ import logging
 import socket
 import time
 
+from moontide.transfer import NEEDS_TLS, StrangerLimits, Strangers, TlsEndpoint
+
 from .. import wire
-from ..errors import Busy
+from ..errors import AccessDenied, Busy, StoreError
 from ..polling import Polling
 from ..store import Store
 from .budget import Budget
@@ -36,7 +38,7 @@ class DataServer:
     `connection_bytes` bounds what requests and replies under way of all connections take of the
     daemon's own memory: long frame heads, requests being served or waiting (as they are decoded),
     heads of replies not sent yet. Beside it each connection has INITIAL_BYTES to receive into, and
-    the reply to a request that fits there."""
+    the reply to a request that fits there. With `tls` remote connections speak nothing else."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class DataServer:
         stall_seconds: float,
         poll_seconds: float,
         tiering: Tiering | None,
+        tls: TlsEndpoint | None = None,
     ) -> None:
         self._store = store
         self._loop = loop
@@ -60,7 +63,9 @@ class DataServer:
         self._max_clients = max_clients
         self._stall_seconds = stall_seconds
         self._tiering = tiering
+        self._tls = tls
         self._sessions: set[Session] = set()
+        self._strangers: Strangers[Session] = Strangers(StrangerLimits.within(max_clients))
         self._memory = Budget(connection_bytes, "requests and replies under way")
         self._acceptors: list[Acceptor] = []
         self._swept = time.monotonic()
@@ -101,16 +106,36 @@ class DataServer:
         self._vigil.close()
         self._gate.clients.close()
 
-    def _take(self, connection: socket.socket) -> None:
+    def _take(self, connection: socket.socket, host: str) -> None:
         self._counters.connections += 1
         if len(self._sessions) >= self._max_clients:
             self._counters.refused["clients"] += 1
-            _refuse(connection, self._max_clients)
-            return
-        local = connection.family == socket.AF_UNIX
-        if not local:
-            prepare_remote(connection)
-        visitor = Visitor(peer_pid(connection), None) if local else Visitor(0, new_nonce())
+            self._turn_away(connection)
+        elif connection.family == socket.AF_UNIX:
+            self._open(connection, Visitor(peer_pid(connection), None))
+        else:
+            self._take_remote(connection, host)
+
+    def _take_remote(self, connection: socket.socket, host: str) -> None:
+        """Too many that never said Hello end one of them."""
+        prepare_remote(connection)
+        if self._tls is not None:
+            refusal = _encode_refusal(AccessDenied(NEEDS_TLS))
+            try:
+                connection = self._tls.take(connection, plain_refusal=refusal, peer=host)
+            except OSError as error:
+                logger.warning("connection_not_taken peer=%s error=%s", host, error)
+                connection.close()
+                return
+        session = self._open(connection, Visitor(0, new_nonce()))
+        for stranger in self._strangers:
+            if stranger.greeted:
+                self._strangers.left(stranger)
+        longest = self._strangers.arrived(session, host)
+        if longest is not None:
+            longest.close("stalled")
+
+    def _open(self, connection: socket.socket, visitor: Visitor) -> Session:
         session = Session(
             connection,
             visitor,
@@ -120,10 +145,26 @@ class DataServer:
             gate=self._gate,
             memory=self._memory,
             counters=self._counters,
-            on_close=self._sessions.discard,
+            on_close=self._leave,
         )
         self._sessions.add(session)
         session.start()
+        return session
+
+    def _leave(self, session: Session) -> None:
+        self._sessions.discard(session)
+        self._strangers.left(session)
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        """Without words to who would take them for broken TLS."""
+        if self._tls is None or connection.family == socket.AF_UNIX:
+            limit = self._max_clients
+            _refuse(
+                connection,
+                Busy(f"{limit} connections are open, the limit; raise --max-clients or retry"),
+            )
+        else:
+            connection.close()
 
     def _count_failed_accept(self) -> None:
         self._counters.refused["accept"] += 1
@@ -152,14 +193,17 @@ class DataServer:
                 session.close("stalled")
 
 
-def _refuse(connection: socket.socket, limit: int) -> None:
+def _refuse(connection: socket.socket, error: StoreError) -> None:
     """Says why, as far as the socket takes it at once, and hangs up."""
-    error = Busy(f"{limit} connections are open, the limit; raise --max-clients or retry later")
     connection.setblocking(False)
     with connection, contextlib.suppress(OSError):
-        failure = wire.Failure(error.code, str(error))
-        connection.send(wire.encode_frame(failure, 0, version=wire.OLDEST_VERSION))
+        connection.send(_encode_refusal(error))
         connection.shutdown(socket.SHUT_WR)
+
+
+def _encode_refusal(error: StoreError) -> bytes:
+    failure = wire.Failure(error.code, str(error))
+    return wire.encode_frame(failure, 0, version=wire.OLDEST_VERSION)
 
 
 def _suspended_seconds() -> float:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
+from moontide.transfer import TlsFiles
 from moontide.transfer.types import CACHE_LINE_BYTES, PAGE_BYTES
 
 from ..errors import InvalidRequest
@@ -151,6 +152,19 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     transports: Annotated[
         tuple[Transport, ...], Meta(description="Ways clients may reach the data")
     ] = ("shm", "tcp")
+    tls_cert: Annotated[
+        Path | None,
+        Meta(
+            description="PEM of this node's certificate: remote clients and other nodes are served "
+            "and asked over TLS only, both ends showing a certificate of --tls-ca; none: plain"
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None, Meta(description="PEM of the key of --tls-cert, without a passphrase")
+    ] = None
+    tls_ca: Annotated[
+        Path | None, Meta(description="PEM of the cluster's own CA, which signed every certificate")
+    ] = None
     inline: Annotated[
         Size, Meta(le=4 << 20, description="Puts up to this size go through the socket")
     ] = Size(64 << 10)
@@ -237,6 +251,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 "remote_copies is drop, without effect without peers: they need tcp in "
                 "--transports and --cluster file:DIRECTORY; else leave --remote-copies out"
             )
+        self._check_tls()
         if self.cluster != "memory":
             self._check_told_addresses()
         if self.inline > self.segment_bytes:
@@ -244,6 +259,28 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 f"inline is {self.inline}, more than a segment ({Size(self.segment_bytes)}): "
                 "lower --inline"
             )
+
+    def _check_tls(self) -> None:
+        files = {"tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}
+        missing = [name for name, path in files.items() if path is None]
+        if missing and len(missing) < len(files):
+            raise InvalidRequest(
+                f"{' and '.join(missing)} missing beside "
+                f"{' and '.join(name for name in files if name not in missing)}: TLS takes all "
+                "three, or none"
+            )
+        if not missing and "tcp" not in self.transports:
+            raise InvalidRequest(
+                f"tls_cert is {self.tls_cert}, without effect as transports is "
+                f"{','.join(self.transports)}: add tcp to --transports or drop the tls settings"
+            )
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """None: remote clients and other nodes are served plainly."""
+        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
+            return None
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_ca)
 
     def _check_told_addresses(self) -> None:
         told = {

@@ -24,6 +24,7 @@ from moontide.transfer import (
     ShmTransport,
     TcpLimits,
     TcpTransport,
+    TlsEndpoint,
     TransferServer,
     Transport,
 )
@@ -31,6 +32,7 @@ from moontide.transfer.engine import EngineLimits, Rail, RailName, TransferEngin
 from moontide.transfer.registry import Borrowed
 from moontide.transfer.types import Instance, Opcode, SegmentAddress, TransferRequest, boot_id
 
+from ..authority import Authority
 from ..faulty_transport import FaultyTransport
 
 PEER = str(Instance("peer", 1, bytes(16)))
@@ -101,7 +103,9 @@ class GatedFile(DirectFile):
 
 
 class TcpRig:
-    def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
+    def __init__(
+        self, stack: ExitStack, path: Path, limits: Limits, tls: TlsEndpoint | None = None
+    ) -> None:
         self.gate = Gate()
         self.segments = _two_segments(stack)
         self.segments[0].buffer[:] = CONTENT
@@ -109,9 +113,13 @@ class TcpRig:
         registry.add(READABLE, self.segments[0].buffer.toreadonly())
         registry.add(LANDING, self.segments[1].buffer, Access.LANDING)
         listener = socket.create_server(("127.0.0.1", 0))
-        self.server = TransferServer(listener, token=b"token", instance=PEER, segments=registry)
+        self.server = TransferServer(
+            listener, token=b"token", instance=PEER, segments=registry, tls=tls
+        )
         self.server.start()
-        transport = TcpTransport(b"token", Instance.new("here"), TcpLimits(in_flight=limits))
+        transport = TcpTransport(
+            b"token", Instance.new("here"), TcpLimits(in_flight=limits), tls=tls
+        )
         transport.add_route(PEER, *self.server.address)
         self.transport: Transport = transport
         stack.callback(self.server.close)
@@ -129,6 +137,11 @@ class TcpRig:
 
     def lose(self) -> None:
         self.server.close()
+
+
+class TlsRig(TcpRig):
+    def __init__(self, stack: ExitStack, path: Path, limits: Limits) -> None:
+        super().__init__(stack, path, limits, TlsEndpoint(Authority(path / "ca").issue("node")))
 
 
 class QueuedRig:
@@ -243,6 +256,7 @@ class _ReadOnly:
 
 TRANSPORTS: dict[str, Callable[[ExitStack, Path, Limits], Rig]] = {
     "tcp": TcpRig,
+    "tls": TlsRig,
     "shm": ShmRig,
     "file": FileRig,
     "faulty": FaultyRig,

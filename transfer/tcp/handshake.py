@@ -6,6 +6,7 @@ import hmac
 import secrets
 import socket
 import time
+from collections.abc import Callable
 
 from .. import errors, wire
 from ..errors import AccessDenied, Malformed, OtherInstance, Refused, TransferError, Unavailable
@@ -38,9 +39,16 @@ def greet(sock: socket.socket, token: bytes, *, client: str, server: str, deadli
     return welcome.version
 
 
-def receive_guest(sock: socket.socket, token: bytes, *, server: str, deadline: float) -> wire.Hello:
-    """The server's side; who came. A guest that is refused is told why. Raises Refused,
-    Malformed, Unavailable."""
+def receive_guest(
+    sock: socket.socket,
+    token: bytes,
+    *,
+    server: str,
+    deadline: float,
+    on_proved: Callable[[], None] = lambda: None,
+) -> wire.Hello:
+    """The server's side; who came. `on_proved` is called before the guest knows that it is
+    welcome; one that is refused is told why. Raises Refused, Malformed, Unavailable."""
     challenge = wire.Challenge(secrets.token_bytes(wire.NONCE_BYTES))
     _send(sock, challenge, deadline)
     hello = _receive(sock, wire.Hello, deadline)
@@ -49,6 +57,7 @@ def receive_guest(sock: socket.socket, token: bytes, *, server: str, deadline: f
     except Refused as error:
         refuse(sock, error)
         raise
+    on_proved()
     welcome = wire.Welcome(version, wire.server_proof(token, challenge, hello, version))
     _send(sock, welcome, deadline)
     return hello
@@ -57,9 +66,13 @@ def receive_guest(sock: socket.socket, token: bytes, *, server: str, deadline: f
 def refuse(sock: socket.socket, error: TransferError) -> None:
     """Tells why, if the socket takes it at once; the caller closes."""
     try:
-        sock.send(wire.encode_body(wire.Refusal(error.code, str(error)[:512])), socket.MSG_DONTWAIT)
+        sock.send(encode_refusal(error), socket.MSG_DONTWAIT)
     except OSError:
         return  # it will see the connection end
+
+
+def encode_refusal(error: TransferError) -> bytes:
+    return wire.encode_body(wire.Refusal(error.code, str(error)[:512]))
 
 
 def _judge(token: bytes, challenge: wire.Challenge, hello: wire.Hello, server: str) -> int:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..batches import Batch, Limits
-from ..errors import InvalidRequest, NoRoute, Unavailable
+from ..errors import InvalidRequest, NoRoute, Unreachable
+from ..tls import TlsEndpoint
 from ..transport import CLOSE_SECONDS, CLOSED, BatchTransport
 from ..types import Instance, SliceState, SliceStatus
 from .handshake import greet
@@ -29,12 +30,23 @@ class TcpLimits:
 
 class TcpTransport(BatchTransport):
     """A client of the servers it has routes to, each named by its instance: an answer of another
-    instance at the same address is refused. Sockets come with the first work for a peer."""
+    instance at the same address is refused. Sockets come with the first work for a peer. With `tls`
+    all of them speak it; `source`: the address of this machine that they leave from."""
 
-    def __init__(self, token: bytes, local: Instance, limits: TcpLimits | None = None) -> None:
+    def __init__(
+        self,
+        token: bytes,
+        local: Instance,
+        limits: TcpLimits | None = None,
+        *,
+        tls: TlsEndpoint | None = None,
+        source: str = "",
+    ) -> None:
         self._limits = limits or TcpLimits()
         super().__init__("transfer-tcp", self._limits.in_flight)
+        self._source = (source, 0) if source else None
         self._token = token
+        self._tls = tls
         self._local = str(local)
         self._lock = threading.Lock()
         self._routes: dict[str, Route] = {}
@@ -97,13 +109,18 @@ class TcpTransport(BatchTransport):
         def dial() -> socket.socket:
             deadline = time.monotonic() + self._limits.dial_seconds
             try:
-                sock = socket.create_connection((peer.host, peer.port), self._limits.dial_seconds)
+                sock = socket.create_connection(
+                    (peer.host, peer.port), self._limits.dial_seconds, self._source
+                )
             except OSError as error:
-                raise Unavailable(
+                raise Unreachable(
                     f"{peer.instance} at {peer.host}:{peer.port}: {error.strerror or error}"
                 ) from error
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    name = f"{peer.instance} at {peer.host}:{peer.port}"
+                    sock = self._tls.dial(sock, peer=name, deadline=deadline)
                 greet(
                     sock, self._token, client=self._local, server=peer.instance, deadline=deadline
                 )

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import NoReturn
 
+from moontide.transfer import TlsEndpoint
+from moontide.transfer import errors as transfer_errors
 from moontide.transfer.types import Instance, boot_id
 
 from ... import wire
-from ...errors import ERRORS_BY_CODE, StoreError, StoreTimeout, StoreUnavailable
+from ...errors import ERRORS_BY_CODE, AccessDenied, StoreError, StoreTimeout, StoreUnavailable
 from ..deadline import Deadline
-from .address import Address, TcpAddress
+from .address import Address, UnixAddress
 from .frames import Buffers, ConnectionLost, Frame, FrameReader, FrameWriter
 
 LIMIT_SLACK_RATIO = 0.05
@@ -38,6 +40,11 @@ class Identity:
     address: Address
     token: str = field(repr=False)
     instance: Instance
+    tls: TlsEndpoint | None = None
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.address, UnixAddress)
 
 
 def raise_failure(failure: wire.Failure) -> NoReturn:
@@ -68,7 +75,7 @@ class Connection:
     or ConnectionLost only `close` may be called: a late reply would answer the wrong request.
     `on_notice` takes each unasked message; False: it is not known."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, is_local: bool) -> None:
         self.serial = next(_serials)
         self.sock = sock
         self.reader = FrameReader(sock)
@@ -82,7 +89,7 @@ class Connection:
         self._readable.register(sock, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(sock, select.POLLOUT)
-        self.is_local = sock.family == socket.AF_UNIX
+        self.is_local = is_local  # descriptors may come over it
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -228,8 +235,10 @@ class Connection:
     def greet(self, identity: Identity, deadline: Deadline) -> None:
         """Hello and Welcome. `quiesced` is always true: the caller has waited for its writes."""
         proof = b""
-        if isinstance(identity.address, TcpAddress):
+        if not self.is_local:
             frame = self._receive(deadline)
+            if isinstance(frame.message, wire.Failure):
+                raise_failure(frame.message)
             if not isinstance(frame.message, wire.Challenge):
                 raise StoreUnavailable(f"{identity.address} does not answer like a store")
             proof = wire.prove(identity.token.encode(), frame.message.nonce, str(identity.instance))
@@ -273,10 +282,7 @@ def _refuse_notice(message: wire.Reply) -> bool:
 def open_connection(identity: Identity, deadline: Deadline) -> Connection:
     """Raises StoreUnavailable (nobody there, or not a store), AccessDenied, InvalidRequest (no
     common version), StoreTimeout."""
-    try:
-        connection = Connection(identity.address.open(deadline.check("connecting to the store")))
-    except OSError as error:
-        raise StoreUnavailable(f"no store at {identity.address}: {error}") from error
+    connection = Connection(_open_socket(identity, deadline), is_local=identity.is_local)
     try:
         connection.greet(identity, deadline)
     except ConnectionLost as lost:
@@ -286,3 +292,21 @@ def open_connection(identity: Identity, deadline: Deadline) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def _open_socket(identity: Identity, deadline: Deadline) -> socket.socket:
+    """Raises StoreUnavailable, AccessDenied, StoreTimeout."""
+    try:
+        sock = identity.address.open(deadline.check("connecting to the store"))
+    except OSError as error:
+        raise StoreUnavailable(f"no store at {identity.address}: {error}") from error
+    if identity.tls is None:
+        return sock
+    try:
+        return identity.tls.dial(
+            sock, peer=f"the store at {identity.address}", deadline=deadline.at
+        )
+    except transfer_errors.AccessDenied as error:
+        raise AccessDenied(str(error)) from error
+    except transfer_errors.Unavailable as error:
+        raise StoreUnavailable(str(error)) from error

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import TypeVar
 
+from moontide.transfer import TlsEndpoint
 from moontide.transfer.types import boot_id
 
 from ... import wire
@@ -35,10 +36,12 @@ _Reply = TypeVar("_Reply", bound=wire.Reply)
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """Who asks: this daemon's instance, and the cluster's token."""
+    """Who asks: this daemon's instance, the cluster's token, and the certificate where peers speak
+    TLS."""
 
     instance: str
     token: bytes
+    tls: TlsEndpoint | None = None
 
 
 class PeerConnection:
@@ -60,9 +63,20 @@ class PeerConnection:
     async def open(cls, record: StoreRecord, identity: LinkIdentity) -> PeerConnection:
         """Raises OSError, TimeoutError, EOFError and StoreError: AccessDenied for another token,
         StoreUnavailable when another instance answers at the address."""
+        try:
+            return await cls._open(record, identity)
+        except OSError as error:
+            if identity.tls is None or isinstance(error, TimeoutError):
+                raise
+            told = identity.tls.explain(error, f"store {record.id} ({record.data_address})")
+            raise StoreUnavailable(str(told)) from error
+
+    @classmethod
+    async def _open(cls, record: StoreRecord, identity: LinkIdentity) -> PeerConnection:
         host, _, port = record.data_address.rpartition(":")
+        context = identity.tls.client_context() if identity.tls is not None else None
         async with asyncio.timeout(GREETING_SECONDS):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_UNSENT)
             connection = cls(record, reader, writer)

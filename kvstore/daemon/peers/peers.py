@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from moontide.transfer import SegmentRegistry, TcpTransport, TransferServer
+from moontide.transfer import SegmentRegistry, TcpTransport, TlsEndpoint, TransferServer
 
 from ... import wire
 from ...errors import StoreError
@@ -76,8 +76,10 @@ class Peers:
         token: str,
         listener: socket.socket,
         copies: RemoteCopies,
+        tls: TlsEndpoint | None = None,
     ) -> None:
         self._copies = copies
+        self._tls = tls
         self._store = store
         self._membership = membership
         self._token = token
@@ -91,19 +93,20 @@ class Peers:
             token=token.encode(),
             instance=str(store.instance),
             segments=_pool_segments(store),
+            tls=tls,
         )
 
     def start(self, floor_of: FloorOf, bar: Bar) -> None:
         """Serves the pool, and looks for the others."""
         loop = asyncio.get_running_loop()
         store = self._store
-        self._transport = TcpTransport(self._token.encode(), store.instance)
+        self._transport = TcpTransport(self._token.encode(), store.instance, tls=self._tls)
         self._reads = PoolReads(self._transport, loop)
         self._verifiers = ThreadPoolExecutor(VERIFY_THREADS, thread_name_prefix="verify")
         self._session = event_session(self._token)
         self._roster = Roster(
             self._membership,
-            LinkIdentity(str(store.instance), self._token.encode()),
+            LinkIdentity(str(store.instance), self._token.encode(), self._tls),
             node=store.instance.node,
             index=self._index,
             transport=self._transport,

@@ -90,7 +90,7 @@ def test_a_failed_accept_pauses_and_the_waiting_client_is_served_after_it(
             acceptor = Acceptor(
                 listener,
                 loop=asyncio.get_running_loop(),
-                on_connection=served.set_result,
+                on_connection=lambda sock, _host: served.set_result(sock),
                 on_failure=lambda: failures.append(None),
             )
             with socket.create_connection(listener.getsockname()):

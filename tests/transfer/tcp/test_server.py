@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -232,3 +232,22 @@ def test_close_ends_every_connection_and_lets_go(stack: ExitStack) -> None:
     assert segments.is_idle(0)
     assert here.wait(here.read(memoryview(bytearray(10)))).code == "unavailable"
     server.close()
+
+
+def test_silent_connections_do_not_keep_out_those_that_speak(stack: ExitStack) -> None:
+    """Of one address, a quarter of all connections may be in the handshake: who comes beyond ends
+    the one that waited longest; those that are known stay."""
+    server = stack.enter_context(serving(registry(), ServerLimits(max_connections=16)))
+    here = client(stack, server.address)
+    assert here.wait(here.read(memoryview(bytearray(10)))) == DONE
+    storm = [stack.enter_context(socket.create_connection(server.address)) for _ in range(100)]
+    wait_until(lambda: server.report().accepted == 101)
+    wait_until(lambda: server.report().connections <= 1 + 4)
+    assert here.wait(here.read(memoryview(bytearray(10)))) == DONE
+    new = client(stack, server.address)
+    assert new.wait(new.read(memoryview(bytearray(10)))) == DONE
+    for sock in storm[:90]:
+        sock.settimeout(SOON)
+        with suppress(ConnectionError):
+            while sock.recv(1 << 12):  # a challenge, or why not
+                pass
