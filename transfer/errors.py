@@ -4,6 +4,7 @@ TransferError
 ├── InvalidRequest           the call itself is wrong: names the value, the bound and the fix
 ├── Busy                     a bound is reached; retry when something has ended          (retryable)
 ├── Unavailable              the peer cannot be reached or went away                     (retryable)
+│   └── Unreachable          no connection came about: nothing was sent                  (retryable)
 ├── Malformed                bytes that are no frame of ours; ends the connection
 ├── Refused                  the other side says no
 │   ├── AccessDenied         token missing or wrong
@@ -47,6 +48,10 @@ class Busy(TransferError):
 class Unavailable(TransferError):
     code = "unavailable"
     retryable = True
+
+
+class Unreachable(Unavailable):
+    code = "unreachable"
 
 
 class Malformed(TransferError):

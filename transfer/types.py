@@ -79,8 +79,8 @@ class SliceState(enum.Enum):
 class SliceStatus:
     """`reason` of a failure is a stable code, or one with details: "deadline", "closed",
     "internal: …", or that of an error (errors.py): "unknown_segment: …", "out_of_range: …",
-    "read_only: …", "other_instance: …", "no_route: …", "unavailable: …", "access_denied: …",
-    "busy: …", "malformed: …", "file_failed: …"."""
+    "read_only: …", "other_instance: …", "no_route: …", "unavailable: …", "unreachable: …",
+    "access_denied: …", "busy: …", "malformed: …", "file_failed: …"."""
 
     state: SliceState
     reason: str = ""
