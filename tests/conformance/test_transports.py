@@ -217,7 +217,7 @@ def test_a_lost_peer_is_a_failure_not_a_hang(rig: Rig) -> None:
     rig.lose()
     statuses = run(rig, read(buffer(2 << 20)), write(buffer(10)))
     assert [status.state for status in statuses] == [SliceState.FAILED] * 2
-    assert {status.code for status in statuses} <= {"unavailable", "unknown_segment"}
+    assert {status.code for status in statuses} <= {"unavailable", "unreachable", "unknown_segment"}
 
 
 def test_a_finished_batch_is_told_once_and_polled_until_forgotten(rig: Rig) -> None:

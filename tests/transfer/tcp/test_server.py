@@ -230,7 +230,7 @@ def test_close_ends_every_connection_and_lets_go(stack: ExitStack) -> None:
     assert time.monotonic() - started < 2
     assert server.report().connections == 0
     assert segments.is_idle(0)
-    assert here.wait(here.read(memoryview(bytearray(10)))).code == "unavailable"
+    assert here.wait(here.read(memoryview(bytearray(10)))).code == "unreachable"
     server.close()
 
 
