@@ -26,8 +26,8 @@ from .memory import WORTH_GIVING_BACK, give_memory_back
 from .namespaces import Namespaces, OpenNamespace
 from .reservations import Reservations
 
-SWEPT_SLOTS = 1 << 16
-"""Looked at in one step: their columns take well under a millisecond."""
+SWEPT_SLOTS = 1 << 12
+"""Looked at in one step, and again until what is dropped of them is gone."""
 SWEPT_ENTRIES = 1 << 10
 """Dropped in one step: milliseconds' work."""
 LINGER_SECONDS = 1.0

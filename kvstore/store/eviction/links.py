@@ -198,13 +198,17 @@ class Queue:
 
     def check_integrity(self) -> list[str]:
         """Differences between links and accounts."""
-        differences = []
-        num_bytes, before = 0, NO_SLOT
-        for slot in self:
-            if self._queue[slot] != self.index or self._colder[slot] != before:
-                differences.append(f"slot {slot} is linked wrongly in queue {self.index}")
-            num_bytes += self._words[slot * WORDS + LENGTH]
-            before = slot
-        if num_bytes != self.num_bytes or self.hottest != before:
+        slots = np.fromiter(self, np.int64)
+        before = np.append(NO_SLOT, slots)[:-1]
+        queue, colder = np.frombuffer(self._queue, np.uint8), np.frombuffer(self._colder, np.uint32)
+        is_wrong = (queue[slots] != self.index) | (colder[slots] != before)
+        differences = [
+            f"slot {slot} is linked wrongly in queue {self.index}"
+            for slot in slots[is_wrong].tolist()
+        ]
+        rows = np.frombuffer(self._words, np.uint64).reshape(-1, WORDS)
+        num_bytes = int(rows[slots, LENGTH].sum())
+        hottest = slots[-1] if len(slots) else NO_SLOT
+        if num_bytes != self.num_bytes or self.hottest != hottest:
             differences.append(f"queue {self.index} holds {num_bytes}, accounts {self.num_bytes}")
         return differences
