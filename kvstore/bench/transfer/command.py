@@ -33,13 +33,20 @@ from .cases import (
     MiB,
 )
 from .peers import PEERS
-from .plan import Plan, run_plan
+from .plan import GROUPS, Plan, run_plan
 
 QUICK = Grid(sizes=(64 * KiB, MiB, 16 * MiB), batches=(1,), threads=(1,))
 QUICK_ROUNDS = 3
 
 
 @click.command()
+@click.option(
+    "--case",
+    "groups",
+    multiple=True,
+    type=click.Choice(GROUPS),
+    help="Only these: batches of slices, layer streams; may be repeated",
+)
 @click.option("--against", default="", help=f"Peers to measure too: {','.join(PEERS)}")
 @click.option(
     "--opcode",
@@ -74,6 +81,7 @@ def _plan(*, against: str, quick: bool, **flags: Any) -> Plan:
     """Of the command's flags. Raises SettingsError."""
     usual = QUICK if quick else Grid(OPCODES, SIZES, BATCHES, STREAMS, THREADS)
     return Plan(
+        groups=tuple(dict.fromkeys(flags["groups"])) or GROUPS,
         against=chosen_peers(against, PEERS),
         grid=Grid(
             tuple(dict.fromkeys(flags["opcodes"])) or usual.opcodes,

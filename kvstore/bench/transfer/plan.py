@@ -12,12 +12,18 @@ from ..drivers.transfer.raw import VARIANTS
 from ..report import Report, Row, load_average
 from ..rounds import OURS, Contestants, Say
 from .cases import AREA_BYTES, Case, Grid
+from .layers import layer_rows
 from .peers import PEERS
 from .rows import RAW, transfer_row
+
+SLICES = "slices"
+LAYERS = "layers"
+GROUPS = (SLICES, LAYERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    groups: tuple[str, ...]  # of GROUPS
     against: tuple[str, ...]
     grid: Grid
     rounds: int
@@ -27,6 +33,24 @@ class Plan:
 
 def run_plan(plan: Plan, say: Say) -> Report:
     """Raises CommandFailed when our own side cannot run, SettingsError when no case fits."""
+    settings = {
+        "rounds": str(plan.rounds),
+        "round_seconds": f"{plan.round_seconds:g}",
+        "order": "reversed from round to round",
+        "load_before": load_average(),
+    }
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="moontide-bench-") as name:
+        if SLICES in plan.groups:
+            rows += _slice_rows(plan, Path(name), settings, say)
+        if LAYERS in plan.groups:
+            rows += layer_rows(Path(name), plan.rounds, plan.round_seconds, say)
+    settings["load_after"] = load_average()
+    return Report.of(rows, settings)
+
+
+def _slice_rows(plan: Plan, directory: Path, settings: dict[str, str], say: Say) -> list[Row]:
+    """Every case of the grid. What they were measured with is added to `settings`."""
     cases = list(plan.grid.cases())
     if not cases:
         least = min(case.bytes_in_flight for case in plan.grid.combinations())
@@ -38,25 +62,14 @@ def run_plan(plan: Plan, say: Say) -> Report:
     if num_left_out:
         say(f"left out, as their calls need more than {Size(AREA_BYTES)}: {num_left_out} cases")
     area_bytes = max(case.bytes_in_flight for case in cases)
-    settings = {
-        "rounds": str(plan.rounds),
-        "round_seconds": f"{plan.round_seconds:g}",
-        "area": str(Size(area_bytes)),
-        "order": "reversed from round to round",
-        "load_before": load_average(),
-    }
-    with (
-        tempfile.TemporaryDirectory(prefix="moontide-bench-") as name,
-        Contestants(say) as contestants,
-    ):
+    settings["area"] = str(Size(area_bytes))
+    with Contestants(say) as contestants:
         try:
-            _enter_all(contestants, plan, Path(name), area_bytes)
+            _enter_all(contestants, plan, directory, area_bytes)
             settings |= {f"version {name}": told for name, told in contestants.versions.items()}
-            rows = [_measure(contestants, plan, case, say) for case in cases]
+            return [_measure(contestants, plan, case, say) for case in cases]
         except ContestantFailed as error:
             raise CommandFailed(str(error)) from error
-    settings["load_after"] = load_average()
-    return Report.of(rows, settings)
 
 
 def _enter_all(contestants: Contestants, plan: Plan, directory: Path, area_bytes: int) -> None:

@@ -21,7 +21,18 @@ ROUNDS = 2
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     directory = tmp_path_factory.mktemp("bench")
     (directory / "peers").write_text("")  # a file: no environment can be made there
-    flags = ["--sizes", "4KiB,1MiB", "--batches", "1,3", "--streams", "2", "--threads", "1,2"]
+    flags = [
+        "--case",
+        "slices",
+        "--sizes",
+        "4KiB,1MiB",
+        "--batches",
+        "1,3",
+        "--streams",
+        "2",
+        "--threads",
+        "1,2",
+    ]
     flags += ["--rounds", str(ROUNDS), "--round-seconds", "0", "--against", "mooncake"]
     places = ["--peer-dir", str(directory / "peers"), "--json", str(directory / "report.json")]
     result = CliRunner().invoke(transfer, [*flags, *places])
@@ -107,7 +118,18 @@ def test_r76_what_cannot_be_measured_is_refused_by_name(flags: list[str], told: 
 
 
 def test_the_limit_moves_slices_of_fewer_bytes_than_streams(tmp_path: Path) -> None:
-    flags = ["--sizes", "1,9,9", "--batches", "1", "--streams", "8", "--threads", "1"]
+    flags = [
+        "--case",
+        "slices",
+        "--sizes",
+        "1,9,9",
+        "--batches",
+        "1",
+        "--streams",
+        "8",
+        "--threads",
+        "1",
+    ]
     flags += ["--rounds", "1", "--round-seconds", "0", "--json", str(tmp_path / "report.json")]
     result = CliRunner().invoke(transfer, flags)
     assert result.exit_code == 0, result.output
