@@ -11,6 +11,7 @@ from moontide.transfer.errors import Busy
 from moontide.transfer.types import (
     BatchId,
     Opcode,
+    Priority,
     SliceState,
     SliceStatus,
     TransferCounters,
@@ -43,7 +44,12 @@ class FaultyTransport:
         self._corrupting: dict[BatchId, list[memoryview]] = {}
 
     def submit(
-        self, requests: Sequence[TransferRequest], *, deadline: float, then: Then | None = None
+        self,
+        requests: Sequence[TransferRequest],
+        *,
+        deadline: float,
+        then: Then | None = None,
+        priority: Priority = Priority.NORMAL,
     ) -> BatchId:
         number, self._num_submits = self._num_submits, self._num_submits + 1
         if self.faults.refuse(number):
@@ -57,7 +63,7 @@ class FaultyTransport:
             if request.opcode is Opcode.READ and self.faults.corrupt(n)
         ]
         if then is None:
-            batch = self._inner.submit(requests, deadline=deadline)
+            batch = self._inner.submit(requests, deadline=deadline, priority=priority)
             self._failing[batch], self._corrupting[batch] = failing, corrupting
             return batch
         tell = then
@@ -66,7 +72,7 @@ class FaultyTransport:
             _flip(corrupting)
             tell(_failed(statuses, failing))
 
-        return self._inner.submit(requests, deadline=deadline, then=ended)
+        return self._inner.submit(requests, deadline=deadline, then=ended, priority=priority)
 
     def poll(self, batch: BatchId) -> tuple[SliceStatus, ...]:
         statuses = self._inner.poll(batch)

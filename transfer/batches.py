@@ -11,6 +11,7 @@ from .errors import Busy, InvalidRequest, Unavailable
 from .types import (
     BatchId,
     Opcode,
+    Priority,
     SliceState,
     SliceStatus,
     TransferCounters,
@@ -45,6 +46,7 @@ class Batch:
     pending: int  # slices
     ending: SliceStatus | None = None
     then: Then | None = None  # told instead of `finished`
+    priority: Priority = Priority.NORMAL
     forgotten: bool = False
 
     @classmethod
@@ -72,7 +74,12 @@ class Batches:
         self._notice = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def open(
-        self, requests: Sequence[TransferRequest], deadline: float, then: Then | None = None
+        self,
+        requests: Sequence[TransferRequest],
+        deadline: float,
+        *,
+        then: Then | None = None,
+        priority: Priority = Priority.NORMAL,
     ) -> Batch:
         """With `then` the batch is forgotten by itself. Raises InvalidRequest, Busy, Unavailable
         (closed)."""
@@ -98,7 +105,7 @@ class Batches:
                 )
             self._last_id += 1
             batch = Batch.of(BatchId(self._last_id), requests, deadline)
-            batch.then, batch.forgotten = then, then is not None
+            batch.then, batch.forgotten, batch.priority = then, then is not None, priority
             self._batches[batch.id] = batch
             self._slices += len(requests)
             self._bytes += num_bytes

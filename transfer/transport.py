@@ -20,6 +20,7 @@ from .errors import InvalidRequest
 from .types import (
     BatchId,
     Opcode,
+    Priority,
     SliceState,
     SliceStatus,
     TransferCounters,
@@ -36,11 +37,17 @@ class Transport(Protocol):
     """One-sided transfers in batches. Callable from any thread; only `wait` and `close` wait."""
 
     def submit(
-        self, requests: Sequence[TransferRequest], *, deadline: float, then: Then | None = None
+        self,
+        requests: Sequence[TransferRequest],
+        *,
+        deadline: float,
+        then: Then | None = None,
+        priority: Priority = Priority.NORMAL,
     ) -> BatchId:
         """Takes all of the requests or none. `deadline` is of time.monotonic(). `then` is called
         once every slice is terminal, perhaps before this returns, by the thread that ended the
         last: it neither waits nor raises, and nobody else is told or has to forget the batch.
+        `priority` matters where batches wait for each other before they are begun.
         Raises InvalidRequest, Busy (a bound is reached: retry when a batch has ended), Unavailable
         (this transport is closed); whatever else goes wrong is a slice's status."""
 
@@ -92,9 +99,14 @@ class BatchTransport(abc.ABC):
         """Every batch was stopped: ends the threads, waiting at most CLOSE_SECONDS."""
 
     def submit(
-        self, requests: Sequence[TransferRequest], *, deadline: float, then: Then | None = None
+        self,
+        requests: Sequence[TransferRequest],
+        *,
+        deadline: float,
+        then: Then | None = None,
+        priority: Priority = Priority.NORMAL,
     ) -> BatchId:
-        batch = self._open(requests, deadline, then)
+        batch = self._open(requests, deadline, then, priority)
         self._start(batch)
         self._deadlines.arm(deadline)
         return batch.id
@@ -132,11 +144,15 @@ class BatchTransport(abc.ABC):
         self._batches.release()
 
     def _open(
-        self, requests: Sequence[TransferRequest], deadline: float, then: Then | None
+        self,
+        requests: Sequence[TransferRequest],
+        deadline: float,
+        then: Then | None,
+        priority: Priority,
     ) -> Batch:
         for request in requests:
             _check(request)
-        batch = self._batches.open(requests, deadline, then)
+        batch = self._batches.open(requests, deadline, then=then, priority=priority)
         if deadline <= time.monotonic():
             self._batches.end(batch, _DEADLINE)
         return batch

@@ -51,6 +51,14 @@ class Opcode(enum.IntEnum):
     WRITE = 2
 
 
+class Priority(enum.IntEnum):
+    """Who waits for a batch. Smaller goes first."""
+
+    URGENT = 0  # a request that stands still without it
+    NORMAL = 1
+    BACKGROUND = 2  # nobody
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
     instance: str  # str(Instance): a restarted process is another one

@@ -3,7 +3,7 @@
 from .breaker import BreakerLimits
 from .engine import TransferEngine
 from .latency import BOUNDS_SECONDS, Latency
-from .types import ANYWHERE, EngineLimits, Location, Priority, Rail, RailName, RailRanks
+from .types import ANYWHERE, EngineLimits, Location, Rail, RailName, RailRanks
 
 __all__ = [
     "ANYWHERE",
@@ -12,7 +12,6 @@ __all__ = [
     "EngineLimits",
     "Latency",
     "Location",
-    "Priority",
     "Rail",
     "RailName",
     "RailRanks",

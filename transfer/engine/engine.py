@@ -15,6 +15,7 @@ from ..transport import BatchTransport
 from ..types import (
     BatchId,
     Opcode,
+    Priority,
     SegmentAddress,
     SliceState,
     SliceStatus,
@@ -24,7 +25,7 @@ from .dispatcher import Dispatcher, Settlement, Todo
 from .latency import NO_TRANSPORT, Latencies, Latency
 from .parcels import Terms, parcels_of
 from .paths import Attempt, Path
-from .types import ANYWHERE, EngineLimits, Location, Priority, Rail, RailName, RailRanks
+from .types import ANYWHERE, EngineLimits, Location, Rail, RailName, RailRanks
 
 
 class TransferEngine(BatchTransport):
@@ -41,6 +42,7 @@ class TransferEngine(BatchTransport):
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
+        """`rng` spreads the probes of broken paths."""
         self._limits = limits or EngineLimits()
         super().__init__("transfer-engine", self._limits.in_flight)
         self._rails = {rail.name: rail for rail in rails}
@@ -98,13 +100,13 @@ class TransferEngine(BatchTransport):
         location: Location = ANYWHERE,
     ) -> BatchId:
         """As any transport. `location`: where all of the local memory lies."""
-        batch = self._open(requests, deadline, then)
-        self._enqueue(batch, priority, location)
+        batch = self._open(requests, deadline, then, priority)
+        self._enqueue(batch, location)
         self._deadlines.arm(deadline)
         return batch.id
 
     def _start(self, batch: Batch) -> None:
-        self._enqueue(batch, Priority.NORMAL, ANYWHERE)
+        self._enqueue(batch, ANYWHERE)
 
     def _stop(self, batch: Batch, ending: SliceStatus) -> None:
         self._do(self._decide(lambda now: self._dispatcher.withdraw(batch, ending, now)))
@@ -118,8 +120,8 @@ class TransferEngine(BatchTransport):
         self._do(self._decide(self._dispatcher.due))
         return following
 
-    def _enqueue(self, batch: Batch, priority: Priority, location: Location) -> None:
-        terms = Terms(priority, location, self._clock())
+    def _enqueue(self, batch: Batch, location: Location) -> None:
+        terms = Terms(location, self._clock())
         parcels = list(parcels_of(self._batches, batch, terms, self._limits))
         # Whoever ends the batch after this look finds its parcels in the dispatcher.
         self._do(

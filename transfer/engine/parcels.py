@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from ..batches import Batch, Batches
 from ..types import Opcode, TransferRequest
-from .types import EngineLimits, Location, Priority, RailName
+from .types import EngineLimits, Location, RailName
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of one batch: how it wants to travel, and since when it waits."""
+    """Of one batch: where its memory lies, and since when it waits."""
 
-    priority: Priority
     location: Location
     submitted: float
 

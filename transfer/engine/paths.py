@@ -119,7 +119,7 @@ def _finish_of(paths: Sequence[Path], parcel: Parcel, now: float) -> Callable[[P
 
 
 def _priority_of(parcel: Parcel) -> int:
-    return parcel.terms.priority
+    return parcel.batch.priority
 
 
 def _bytes_of(parcel: Parcel) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
@@ -15,14 +14,6 @@ RailName = NewType("RailName", str)
 Location = NewType("Location", str)
 """Of local memory: `cpu:NODE`, `cuda:INDEX`."""
 ANYWHERE = Location("")
-
-
-class Priority(enum.IntEnum):
-    """Who waits for a batch. Smaller goes first."""
-
-    URGENT = 0  # a request that stands still without it
-    NORMAL = 1
-    BACKGROUND = 2  # nobody
 
 
 class Routes(Protocol):

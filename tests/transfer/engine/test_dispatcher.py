@@ -15,7 +15,6 @@ from moontide.transfer.engine import (
     BreakerLimits,
     EngineLimits,
     Location,
-    Priority,
     Rail,
     RailName,
 )
@@ -25,6 +24,7 @@ from moontide.transfer.engine.paths import Attempt
 from moontide.transfer.shm import ShmTransport
 from moontide.transfer.types import (
     Opcode,
+    Priority,
     SegmentAddress,
     SliceState,
     SliceStatus,
@@ -80,8 +80,8 @@ class Bench:
         requests = [
             TransferRequest(opcode, MEMORY[:size], SegmentAddress(peer, 0), 0) for size in sizes
         ]
-        batch = self.batches.open(requests, 100.0)
-        terms = Terms(priority, location, self.now)
+        batch = self.batches.open(requests, 100.0, priority=priority)
+        terms = Terms(location, self.now)
         parcels = parcels_of(self.batches, batch, terms, LIMITS)
         self.take(self.dispatcher.put(parcels, self.now))
         return batch
