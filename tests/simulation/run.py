@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from moontide.kvstore.store import AuditReport
@@ -16,7 +17,7 @@ from .history import History
 from .machine.scheduler import START_SECONDS
 from .machine.world import World
 from .trouble import Trouble
-from .visitor import Visitor
+from .visitors import Visitors
 
 PACKAGE = "moontide"
 NUM_NODES = 3
@@ -28,71 +29,60 @@ QUIET_SECONDS = 12.0
 
 @dataclass
 class Outcome:
+    """`wrong` is empty when all was well."""
+
     seed: int
     digest: str
     seconds: float  # simulated
     switches: int
     counts: dict[str, int]
-    wrong: list[str] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
+    troubles: list[str]
+    wrong: list[str]
 
 
-def run_seed(seed: int, *, seconds: float = SECONDS, is_troubled: bool = True) -> Outcome:
+def run_seed(seed: int, *, seconds: float = SECONDS) -> Outcome:
     world, history = World(seed), History()
     wrong: list[str] = []
-    trouble: Trouble | None = None
+    troubles: list[str] = []
     with tempfile.TemporaryDirectory(prefix="moontide-") as folder, _logged(world, wrong):
         with world.entered():
-            cluster = Cluster(world, Path(folder), NUM_NODES)
-            trouble = Trouble(world, cluster)
             try:
-                _live(world, cluster, history, trouble if is_troubled else None, wrong, seconds)
+                _live(world, Path(folder), history, troubles, wrong, seconds)
             except Exception as error:  # noqa: BLE001  # told with the seed
-                wrong.append(f"{type(error).__name__}: {error}")
+                wrong.append("".join(traceback.format_exception(error)))
             digest, ended = world.scheduler.digest.hexdigest(), world.now
         wrong += world.scheduler.errors
         wrong += history.wrong()
     return Outcome(
-        seed,
-        digest,
-        ended - START_SECONDS,
-        world.scheduler.switches,
-        dict(history.counts),
-        wrong,
-        trouble.log,
+        seed=seed,
+        digest=digest,
+        seconds=ended - START_SECONDS,
+        switches=world.scheduler.switches,
+        counts=dict(history.counts),
+        troubles=troubles,
+        wrong=wrong,
     )
 
 
 def _live(
     world: World,
-    cluster: Cluster,
+    folder: Path,
     history: History,
-    trouble: Trouble | None,
+    troubles: list[str],
     wrong: list[str],
     seconds: float,
 ) -> None:
+    cluster = Cluster(world, folder, NUM_NODES)
     for node in cluster.nodes:
         cluster.start(node)
-    ends_at = world.now + seconds
-    visitors = [
-        Visitor(world, cluster, history, name=f"c{number}", node=node, transport=transport)
-        for number, (node, transport) in enumerate(
-            (node, transport) for node in cluster.nodes for transport in ("unix", "tcp")
-        )
-    ]
-    lines = []
-    for number, visitor in enumerate(visitors):
-        local = visitor._transport == "unix"
-        host = visitor.node.host if local else f"10.0.1.{number}"
-        process = world.process(visitor.name, host)
-        lines.append(world.run(process, lambda v=visitor: v.run(ends_at)))
-    if trouble is not None:
-        trouble.make(ends_at)
-    for line in lines:
-        if not world.scheduler.join(line, seconds + 60.0):
-            wrong.append(f"{line.name} does not end")
-    for visitor in visitors:
-        wrong += visitor.failures
+    visitors = Visitors(world, cluster, history, ends_at=world.now + seconds)
+    trouble = Trouble(world, cluster, visitors)
+    try:
+        trouble.make(world.now + seconds)
+        visitors.await_end()
+    finally:
+        troubles += trouble.log
+        wrong += visitors.failures
     world.scheduler.sleep(QUIET_SECONDS)
     for node in cluster.nodes:
         wrong += _left_over(cluster, node)

@@ -1,4 +1,4 @@
-"""What goes wrong in a world, drawn from its seed, one thing after another; at the end all is well
+"""What goes wrong in a world, drawn from its seed, several things at a time; at the end all is well
 again."""
 
 from __future__ import annotations
@@ -9,73 +9,116 @@ from collections.abc import Callable
 from .cluster import Cluster, Node
 from .machine.scheduler import START_SECONDS
 from .machine.world import World
+from .visitors import Visitors
 
-LEAST_SECONDS, MOST_SECONDS = 0.05, 2.0
-"""Between two troubles."""
+LEAST_SECONDS, MOST_SECONDS = 0.05, 3.0
+"""Between two troubles of one maker."""
+NUM_MAKERS = 2
+LENGTHS = (0.0, 0.1, 1.0, 8.0)
+"""How long something may last, at most."""
+RATES = (500.0, 20_000.0)
+"""Bytes a second of a slow link."""
 
 
 class Trouble:
     """`log` says what was done when."""
 
-    def __init__(self, world: World, cluster: Cluster) -> None:
+    def __init__(self, world: World, cluster: Cluster, visitors: Visitors) -> None:
         self.log: list[str] = []
         self._world = world
         self._cluster = cluster
+        self._visitors = visitors
         self._rng = random.Random(world.rng.getrandbits(64))
-
-    def make(self, until: float) -> None:
-        """Returns after `until`, when nothing is wrong any more."""
-        acts: tuple[Callable[[Node], None], ...] = (
+        self._hit: set[str] = set()  # nodes that are in trouble
+        self._acts: tuple[Callable[[Node], None], ...] = (
             self._kill,
             self._restart,
+            self._stop,
             self._cut,
             self._slow,
             self._forget_record,
+            self._kill_visitor,
         )
+
+    def make(self, until: float) -> None:
+        """Returns after `until`, when nothing is wrong any more."""
+        driver = self._world.scheduler.current.process
+        makers = [self._world.run(driver, lambda: self._make(until)) for _ in range(NUM_MAKERS)]
+        for maker in makers:
+            self._world.scheduler.join(maker)
+        self._world.network.heal()
+        self._tell("all is well")
+
+    def _make(self, until: float) -> None:
         while True:
             self._world.scheduler.sleep(self._rng.uniform(LEAST_SECONDS, MOST_SECONDS))
             if self._world.now >= until:
-                break
-            self._rng.choice(acts)(self._rng.choice(self._cluster.nodes))
-        self._world.network.heal()
-        self._tell("all links are good")
+                return
+            node = self._rng.choice(self._cluster.nodes)
+            if node.name not in self._hit:
+                self._hit.add(node.name)
+                self._rng.choice(self._acts)(node)
+                self._hit.discard(node.name)
 
     def _tell(self, what: str) -> None:
         self.log.append(f"{self._world.now - START_SECONDS:.3f} {what}")
 
-    def _pause(self) -> None:
-        self._world.scheduler.sleep(self._rng.choice((0.0, 0.5, 8.0)) * self._rng.random())
+    def _last(self) -> None:
+        self._world.scheduler.sleep(self._rng.choice(LENGTHS) * self._rng.random())
+
+    # -- daemons ------------------------------------------------------------------------
 
     def _kill(self, node: Node) -> None:
         self._tell(f"kill {node.name}")
         self._cluster.kill(node)
-        self._pause()
+        self._last()
         self._tell(f"start {node.name}")
         self._cluster.start(node)
 
     def _restart(self, node: Node) -> None:
         self._tell(f"terminate {node.name}")
         self._cluster.terminate(node)
-        self._pause()
+        self._last()
         self._tell(f"start {node.name}")
         self._cluster.start(node)
 
-    def _cut(self, node: Node) -> None:
-        other = self._rng.choice([each for each in self._cluster.nodes if each is not node])
-        self._tell(f"cut {node.name}-{other.name}")
-        self._world.network.cut(node.host, other.host)
-        self._pause()
-        self._world.network.heal()
-        self._tell("heal")
-
-    def _slow(self, node: Node) -> None:
-        other = self._rng.choice([each for each in self._cluster.nodes if each is not node])
-        self._tell(f"slow {node.name}-{other.name}")
-        self._world.network.slow(node.host, other.host, self._rng.choice((500.0, 20_000.0)))
-        self._pause()
-        self._world.network.heal()
-        self._tell("heal")
+    def _stop(self, node: Node) -> None:
+        assert node.process is not None
+        self._tell(f"stop {node.name}")
+        node.process.stop()
+        self._last()
+        self._tell(f"resume {node.name}")
+        node.process.resume()
 
     def _forget_record(self, node: Node) -> None:
         self._tell(f"forget the record of {node.name}")
         (self._cluster.members / f"store-{node.name}.member").unlink(missing_ok=True)
+
+    # -- links --------------------------------------------------------------------------
+
+    def _cut(self, node: Node) -> None:
+        other = self._other(node)
+        self._tell(f"cut {node.name}-{other.name}")
+        self._world.network.cut(node.host, other.host)
+        self._last()
+        self._mend(node, other)
+
+    def _slow(self, node: Node) -> None:
+        other = self._other(node)
+        self._tell(f"slow {node.name}-{other.name}")
+        self._world.network.slow(node.host, other.host, self._rng.choice(RATES))
+        self._last()
+        self._mend(node, other)
+
+    def _mend(self, node: Node, other: Node) -> None:
+        self._tell(f"mend {node.name}-{other.name}")
+        self._world.network.mend(node.host, other.host)
+
+    def _other(self, node: Node) -> Node:
+        return self._rng.choice([each for each in self._cluster.nodes if each is not node])
+
+    # -- clients ------------------------------------------------------------------------
+
+    def _kill_visitor(self, node: Node) -> None:
+        name = self._visitors.kill_one(self._rng)
+        self._tell(f"kill the client {name}, and start another")

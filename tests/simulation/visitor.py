@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -17,6 +18,7 @@ from moontide.kvstore import (
     PutStatus,
     StoreClient,
     StoreError,
+    ViewExpired,
 )
 
 from .cluster import Cluster, Node
@@ -45,14 +47,15 @@ class Visitor:
         name: str,
         node: Node,
         transport: str,
+        failures: list[str],
     ) -> None:
         self.name = name
         self.node = node
-        self.failures: list[str] = []
         self._world = world
         self._cluster = cluster
         self._history = history
         self._transport = transport
+        self._failures = failures
         self._rng = random.Random(world.rng.getrandbits(64))
         self._puts = 0
 
@@ -132,9 +135,9 @@ class Visitor:
             return
         call.value = bytes(view.data)
         self._end(call, Fate.DONE)
-        with view:
+        with contextlib.suppress(ViewExpired), view:
             self._world.scheduler.sleep(self._rng.uniform(0.0, 0.3))
-            if bytes(view.data) != call.value and self.node.is_up:
+            if bytes(view.data) != call.value and view.valid():
                 self._fail(f"a view of {call.key} changed")
 
     def _clear(self, client: StoreClient) -> None:
@@ -201,7 +204,7 @@ class Visitor:
         call.end, call.fate = self._world.now, fate
 
     def _fail(self, what: str) -> None:
-        self.failures.append(f"{self._world.now:.6f} {self.name} at {self.node.name}: {what}")
+        self._failures.append(f"{self._world.now:.6f} {self.name} at {self.node.name}: {what}")
 
 
 def _data(call: Call) -> bytes:

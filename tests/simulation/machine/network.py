@@ -45,7 +45,7 @@ class Pipe:
         self.on_lost: Callable[[], None] = _nothing
         self.is_listening = True  # the receiver's side is open
         self._network = network
-        self._hosts = (sender, receiver)
+        self.hosts = (sender, receiver)
         self._capacity = capacity
         self._under_way: deque[Piece] = deque()
         self._under_way_bytes = 0
@@ -61,7 +61,7 @@ class Pipe:
         self._under_way.append(piece)
         self._under_way_bytes += len(piece.data)
         network = self._network
-        at = network.scheduler.now + network.delay(*self._hosts, len(piece.data))
+        at = network.scheduler.now + network.delay(*self.hosts, len(piece.data))
         self._last_at = max(at, self._last_at)
         network.scheduler.call_at(self._last_at, self._arrive)
 
@@ -81,13 +81,13 @@ class Pipe:
             self._stalled = False
             scheduler = self._network.scheduler
             for _ in self._under_way:
-                self._last_at = scheduler.now + self._network.delay(*self._hosts, 0)
+                self._last_at = scheduler.now + self._network.delay(*self.hosts, 0)
                 scheduler.call_at(self._last_at, self._arrive)
 
     def _arrive(self) -> None:
         if not self._under_way or self._stalled:
             return
-        if self._network.is_cut(*self._hosts):
+        if self._network.is_cut(*self.hosts):
             self._stalled = True
             self._stalls += 1
             self._network.stalled.append(self)
@@ -140,13 +140,20 @@ class Network:
     def slow(self, a: str, b: str, bytes_per_second: float) -> None:
         self._slow[frozenset((a, b))] = bytes_per_second
 
-    def heal(self) -> None:
-        """Every link."""
-        self._cut.clear()
-        self._slow.clear()
+    def mend(self, a: str, b: str) -> None:
+        self._cut.discard(frozenset((a, b)))
+        self._slow.pop(frozenset((a, b)), None)
         stalled, self.stalled = self.stalled, []
         for pipe in stalled:
-            pipe.resume()
+            if self.is_cut(*pipe.hosts):
+                self.stalled.append(pipe)
+            else:
+                pipe.resume()
+
+    def heal(self) -> None:
+        """Every link."""
+        for link in {*self._cut, *self._slow}:
+            self.mend(*link)
 
     def is_cut(self, a: str, b: str) -> bool:
         return frozenset((a, b)) in self._cut
