@@ -144,7 +144,7 @@ def _worker(
         *("worker", "--id", name, "--node-id", node.id, "--role", role),
         *("--listen", f"{HOST}:{port}"),
         *("--store", f"unix:{node.socket}", "--model", settings.model),
-        *("--device", settings.device),
+        *("--device", settings.device, "--load", settings.load),
         *shared,
     )
     url = f"http://{HOST}:{port}"

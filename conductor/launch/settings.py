@@ -31,6 +31,13 @@ class UpSettings(Struct, frozen=True, kw_only=True):
     ] = None
     model: Annotated[str, Meta(description="smollm2, a directory or a .gguf file")] = "smollm2"
     device: Annotated[str, Meta(description="auto, cpu or cuda:N")] = "auto"
+    load: Annotated[
+        Literal["auto", "always"],
+        Meta(
+            description="KV that was found: auto loads it as far as that is measured to be faster "
+            "than computing it, always all of it"
+        ),
+    ] = "auto"
     dram: Annotated[Size, Meta(description="DRAM tier of each node", ge=64 << 20)] = Size(512 << 20)
     nvme: Annotated[Size, Meta(description="NVMe tier of each node; 0: none")] = Size(0)
     transports: Annotated[

@@ -5,12 +5,13 @@ from __future__ import annotations
 import urllib.error
 import urllib.parse
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from ..errors import ERRORS_BY_CODE, AccessDenied, StoreError, StoreUnavailable
+from ..errors import ERRORS_BY_CODE, AccessDenied, InvalidRequest, StoreError, StoreUnavailable
 from ..service import ErrorBody, load_or_create_token
 
 AnswerT = TypeVar("AnswerT")
@@ -21,6 +22,9 @@ class AdminClient:
     """Calls one store daemon's admin REST with the cluster token."""
 
     def __init__(self, url: str, token: str, *, timeout_s: float) -> None:
+        """Raises InvalidRequest when that is no URL."""
+        if not url.startswith(("http://", "https://")):
+            raise InvalidRequest(f"{url[:200]!r} is no URL of a store: write http://HOST:PORT")
         self._url = url.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
@@ -74,4 +78,5 @@ def _refusal(error: urllib.error.HTTPError) -> StoreError:
         detail = msgspec.json.decode(error.read(1 << 20), type=ErrorBody).error
     except msgspec.DecodeError:
         return StoreUnavailable(f"{error.url} answered {error.code} {error.reason}: not a store")
-    return ERRORS_BY_CODE.get(detail.code, StoreError)(detail.message)
+    others = InvalidRequest if error.code == HTTPStatus.BAD_REQUEST else StoreError
+    return ERRORS_BY_CODE.get(detail.code, others)(detail.message)

@@ -13,9 +13,10 @@ from typing import Annotated, Any, TypeVar
 import click
 import msgspec
 
+from moontide.transfer.errors import InvalidRequest as TransferInvalidRequest
 from moontide.transfer.errors import TransferError
 
-from ..errors import StoreError
+from ..errors import InvalidRequest, StoreError
 from .logs import LogLevel, configure_logging
 from .secrets import default_token_file, load_or_create_token
 from .settings import Setting, SettingsError, load_settings, load_with_sources, settings_of
@@ -108,7 +109,7 @@ def guarded(name: str, body: Callable[[], int]) -> int:
     """Run `body`; an error a user can cause becomes one line on stderr and an exit status."""
     try:
         return body()
-    except SettingsError as error:
+    except (InvalidRequest, TransferInvalidRequest) as error:
         status, text = EXIT_USAGE, str(error)
     except (CommandFailed, StoreError, TransferError) as error:
         status, text = EXIT_FAILED, str(error)

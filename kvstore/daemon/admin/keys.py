@@ -47,7 +47,7 @@ def parse_key_prefix(text: str) -> TextKey:
     kind, separator, rest = text.partition(":")
     if not separator or kind not in ("kv", "s"):
         raise InvalidRequest(f"key {text[:80]!r}: write kv:HEX or s:PERCENT-ENCODED")
-    data = _from_hex(text, rest) if kind == "kv" else unquote_to_bytes(rest)
+    data = _from_hex("key", text, rest) if kind == "kv" else unquote_to_bytes(rest)
     bound = BLOCK_KEY_BYTES if kind == "kv" else MAX_STRING_KEY_BYTES
     if len(data) > bound:
         raise InvalidRequest(f"key {text[:80]!r} has {len(data)} bytes; at most {bound}")
@@ -58,16 +58,17 @@ def parse_namespace(text: str | None) -> bytes | None:
     """64 hex digits; the empty text selects string entries; None everything."""
     if not text:
         return None if text is None else b""
-    digest = _from_hex(text, text)
+    digest = _from_hex("namespace", text, text)
     if len(digest) != NAMESPACE_BYTES:
         raise InvalidRequest(
-            f"namespace {text[:80]!r} has {len(digest)} bytes; a digest has {NAMESPACE_BYTES}"
+            f"namespace {text[:80]!r} has {len(digest)} bytes; its digest has "
+            f"{NAMESPACE_BYTES}, in hex"
         )
     return digest
 
 
-def _from_hex(text: str, digits: str) -> bytes:
+def _from_hex(what: str, text: str, digits: str) -> bytes:
     try:
         return binascii.unhexlify(digits)
     except (binascii.Error, ValueError) as error:
-        raise InvalidRequest(f"{text[:80]!r} is not hex digits in pairs") from error
+        raise InvalidRequest(f"{what} {text[:80]!r} is not hex digits in pairs") from error

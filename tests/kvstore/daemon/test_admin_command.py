@@ -67,6 +67,7 @@ def test_evict_stops_after_a_size(daemon: StoreProcess, run: Run) -> None:
         (("evict", "--older-than-s", "inf"), "inf is no number of seconds"),
         (("evict", "--bytes", "4 cows"), "'4 cows' is no size"),
         (("pin", "s:k", "--ttl-s", "nan"), "nan is no number of seconds"),
+        (("pin", "s:k", "--ttl-s", "1e9"), "0<x<=3600"),
         (("clear", "--timeout", "1e300"), "0<x<=86400"),
         (("clear", "--timeout", "0"), "0<x<=86400"),
     ],
@@ -82,13 +83,35 @@ def test_a_flag_that_means_nothing_is_refused_before_the_store_is_asked(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("explain", "nonsense"), "kv:HEX"),
-        (("blocks", "--namespace", "zz"), "zz"),
+        (("explain", "nonsense"), "key 'nonsense': write kv:HEX or s:PERCENT-ENCODED"),
+        (("explain", "kv:00"), "key 'kv:00' has 1 bytes; a block key has 16"),
+        (("blocks", "--namespace", "zz"), "namespace 'zz' is not hex digits in pairs"),
+        (("blocks", "--key-prefix", "zz"), "key 'zz': write kv:HEX"),
+        (("blocks", "--cursor", "zz"), "'zz'"),
+        (("clear", "--namespace", "zz"), "namespace 'zz' is not hex digits in pairs"),
+        (("clear", "--namespace", "00"), "'00' has 1 bytes; its digest has 32, in hex"),
+        (("clear", "--namespace", "zz", "--dry-run"), "namespace 'zz' is not hex"),
+        (("evict", "--namespace", "zz"), "namespace 'zz' is not hex digits in pairs"),
+        (("evict", "--key", "zz"), "key 'zz': write kv:HEX"),
+        (("evict", "--key-prefix", "kv:z"), "key 'kv:z' is not hex digits in pairs"),
+        (("evict",), "give conditions or, to drop all that is not pinned, --all"),
+        (("evict", "--all", "--tier", "dram", "--key", "s:k"), "give conditions or"),
+        (("floor",), "give one of namespace, weights_id and salt"),
+        (("floor", "--namespace", ""), "string entries have no floor"),
+        (("floor", "--namespace", "zz"), "namespace 'zz' is not hex digits in pairs"),
+        (("pin", "zz"), "key 'zz': write kv:HEX"),
+        (("unpin",), "give a PIN or --all"),
+        (("unpin", "zz"), "'zz'"),
+        (("move",), "give conditions or, to mean all that is there, --all"),
+        (("config", "--set", "zz"), "--set zz: write NAME=VALUE"),
+        (("config", "--set", "zz=1"), "zz"),
+        (("config", "--set", "tenant_cap=4 cows"), "4 cows"),
     ],
 )
-def test_a_refusal_is_one_line(run: Run, args: tuple[str, ...], told: str) -> None:
+def test_bad_input_is_one_line_that_names_it(run: Run, args: tuple[str, ...], told: str) -> None:
     ended = run(*args)
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2, ended.output
+    assert told in ended.stderr
     assert told in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
@@ -98,6 +121,12 @@ def test_a_proxy_of_the_environment_never_sees_the_token(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert run("stats").exit_code == 0
+
+
+def test_a_url_that_is_none_is_refused(run: Run) -> None:
+    ended = run("stats", url="zz")
+    assert ended.exit_code == 2
+    assert "'zz' is no URL of a store: write http://HOST:PORT" in ended.stderr
 
 
 def test_nobody_there_is_one_line(run: Run) -> None:

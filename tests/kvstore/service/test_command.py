@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from moontide.kvstore.errors import OutOfSpace
+from moontide.kvstore.errors import InvalidRequest, OutOfSpace
 from moontide.kvstore.service import (
     CommandFailed,
     Process,
@@ -89,6 +89,7 @@ def test_print_config_is_a_config_file(tmp_path: Path) -> None:
         (SegmentUnavailable("no memory"), 1, "no memory"),
         (CommandFailed("port 1 is taken"), 1, "port 1 is taken"),
         (SettingsError("bad dram"), 2, "bad dram"),
+        (InvalidRequest("cluster 'zz': write memory"), 2, "cluster 'zz'"),
         (PermissionError(13, "Permission denied", "/data"), 1, "/data: Permission denied"),
         (
             ModuleNotFoundError("No module named 'torch'", name="torch"),
