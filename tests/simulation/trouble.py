@@ -30,6 +30,7 @@ class Trouble:
         self._visitors = visitors
         self._rng = random.Random(world.rng.getrandbits(64))
         self._hit: set[str] = set()  # nodes that are in trouble
+        self._lost: set[str] = set()  # nodes without their record
         self._acts: tuple[Callable[[Node], None], ...] = (
             self._kill,
             self._restart,
@@ -72,13 +73,19 @@ class Trouble:
         self._tell(f"kill {node.name}")
         self._cluster.kill(node)
         self._last()
-        self._tell(f"start {node.name}")
-        self._cluster.start(node)
+        self._start(node)
 
     def _restart(self, node: Node) -> None:
         self._tell(f"terminate {node.name}")
         self._cluster.terminate(node)
         self._last()
+        self._start(node)
+
+    def _start(self, node: Node) -> None:
+        """Once no record is lost: who starts meanwhile changes entries without whoever has lost
+        its record, which for up to 2 s serves what it has (ADR 0025, known)."""
+        while self._lost:
+            self._world.scheduler.sleep(0.1)
         self._tell(f"start {node.name}")
         self._cluster.start(node)
 
@@ -91,8 +98,15 @@ class Trouble:
         node.process.resume()
 
     def _forget_record(self, node: Node) -> None:
+        if any(not each.is_up for each in self._cluster.nodes):
+            return
         self._tell(f"forget the record of {node.name}")
-        (self._cluster.members / f"store-{node.name}.member").unlink(missing_ok=True)
+        record = self._cluster.members / f"store-{node.name}.member"
+        record.unlink(missing_ok=True)
+        self._lost.add(node.name)
+        while not record.exists():
+            self._world.scheduler.sleep(0.1)
+        self._lost.discard(node.name)
 
     # -- links --------------------------------------------------------------------------
 

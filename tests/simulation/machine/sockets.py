@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import errno
 import io
+import math
 import os
 import socket
 import struct
@@ -154,10 +155,11 @@ class Socket(File):
 
     def accept(self) -> tuple[Socket, Address]:
         assert self._backlog is not None
+        ends_at = self._ends_at(0, None)
         while not self._backlog:
             if self._is_shut or self._closed:
                 raise _error(errno.EINVAL)
-            self._block(0, self._timeout)
+            self._block(ends_at)
         accepted = self._backlog.popleft()
         return accepted, accepted._peer_name
 
@@ -176,8 +178,9 @@ class Socket(File):
         self._scheduler.call_later(delay, lambda: self._knock(target, gives_up_at))
         if self._timeout == 0.0:
             raise _error(errno.EINPROGRESS)
+        ends_at = self._ends_at(0, None)
         while self._connecting:
-            self._block(0, self._timeout)
+            self._block(ends_at)
         if self._error:
             error, self._error = self._error, 0
             raise _error(error)
@@ -317,6 +320,7 @@ class Socket(File):
 
     def _send(self, data: memoryview, flags: int, descriptors: tuple[int, ...]) -> int:
         self._check_open()
+        ends_at = self._ends_at(flags, self._send_limit)
         while True:
             if self._out is None:
                 raise _error(errno.ENOTCONN)
@@ -327,7 +331,7 @@ class Socket(File):
                 raise _error(errno.EPIPE)
             if self._out.room or not data:
                 break
-            self._block(flags, self._timeout, self._send_limit)
+            self._block(ends_at)
         count = self._some(min(self._out.room, len(data)))
         if count:
             self._out.send(Piece(bytes(data[:count]), descriptors))
@@ -336,8 +340,9 @@ class Socket(File):
     def _await_bytes(self, flags: int) -> None:
         """Until there are some, or will be no more."""
         self._check_open()
+        ends_at = self._ends_at(flags, self._receive_limit)
         while not self.is_readable:
-            self._block(flags, self._timeout, self._receive_limit)
+            self._block(ends_at)
         if self._in is None:
             raise _error(errno.ENOTCONN)
         if not self._in.received and self._in.error is not None and not self._is_shut:
@@ -374,13 +379,18 @@ class Socket(File):
         rng = self._scheduler.rng
         return rng.randint(1, most) if most > 1 and rng.random() < SHORT_RATIO else most
 
-    def _block(self, flags: int, timeout: float | None, limit: float | None = None) -> None:
-        """Once, until something changes. Raises as the kernel does when that takes too long."""
-        if flags & socket.MSG_DONTWAIT or timeout == 0.0:
-            raise _error(errno.EAGAIN)
-        seconds = timeout if timeout is not None else limit
-        if not self.waiters.wait(seconds):
-            raise TimeoutError("timed out") if timeout is not None else _error(errno.EAGAIN)
+    def _ends_at(self, flags: int, limit: float | None) -> float:
+        """When a call that begins now has blocked for too long; 0: it may not."""
+        if flags & socket.MSG_DONTWAIT or self._timeout == 0.0:
+            return 0.0
+        seconds = self._timeout if self._timeout is not None else limit
+        return math.inf if seconds is None else self._scheduler.now + seconds
+
+    def _block(self, ends_at: float) -> None:
+        """Until something changes. Raises as the kernel does when that takes too long."""
+        left = ends_at - self._scheduler.now
+        if left <= 0 or not self.waiters.wait(None if ends_at == math.inf else left):
+            raise TimeoutError("timed out") if self._timeout else _error(errno.EAGAIN)
         self._check_open()
 
     def _check_open(self) -> None:
