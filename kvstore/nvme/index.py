@@ -343,7 +343,7 @@ def _lock_in_memory(path: Path) -> Iterator[None]:
     memory = os.memfd_create("moontide-index-lock")
     try:
         path.unlink(missing_ok=True)
-        path.symlink_to(f"/proc/{os.getpid()}/fd/{memory}")
+        path.symlink_to(f"/proc/self/fd/{memory}")
         yield
     finally:
         path.unlink(missing_ok=True)
