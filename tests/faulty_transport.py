@@ -84,6 +84,18 @@ class FaultyTransport:
         self._inner.wait(batch)
         return self.poll(batch)
 
+    def transfer(
+        self,
+        requests: Sequence[TransferRequest],
+        *,
+        deadline: float,
+        priority: Priority = Priority.NORMAL,
+    ) -> tuple[SliceStatus, ...]:
+        batch = self.submit(requests, deadline=deadline, priority=priority)
+        statuses = self.wait(batch)
+        self.forget(batch)
+        return statuses
+
     def finished(self) -> list[BatchId]:
         finished = self._inner.finished()
         for batch in finished:

@@ -20,6 +20,10 @@ class Deadlines:
         self._thread: threading.Thread | None = None
 
     def arm(self, deadline: float) -> None:
+        """What has this deadline can be found by `end_due` already."""
+        following = self._next
+        if following is not None and following <= deadline:
+            return  # should it pass now, `end_due` tells of this one
         with self._changed:
             if self._closed or (self._next is not None and self._next <= deadline):
                 return

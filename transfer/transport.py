@@ -10,6 +10,7 @@ are there. A batch stays until `forget`.
 from __future__ import annotations
 
 import abc
+import threading
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -34,7 +35,8 @@ CLOSED = SliceStatus(SliceState.FAILED, "closed")
 
 
 class Transport(Protocol):
-    """One-sided transfers in batches. Callable from any thread; only `wait` and `close` wait."""
+    """One-sided transfers in batches. Callable from any thread; only `wait`, `transfer` and `close`
+    wait."""
 
     def submit(
         self,
@@ -57,6 +59,17 @@ class Transport(Protocol):
     def wait(self, batch: BatchId) -> tuple[SliceStatus, ...]:
         """Once every slice is terminal, which the deadline bounds. `finished` does not tell of the
         batch then. Raises InvalidRequest for a batch that is unknown, forgotten, or waited for."""
+
+    def transfer(
+        self,
+        requests: Sequence[TransferRequest],
+        *,
+        deadline: float,
+        priority: Priority = Priority.NORMAL,
+    ) -> tuple[SliceStatus, ...]:
+        """Submits, waits and forgets: the quickest way for who would wait, since this thread moves
+        bytes itself where it can. Raises what `submit` raises; interrupted, it cancels, and when
+        the memory is let go is not told."""
 
     def finished(self) -> list[BatchId]:
         """Batches of which every slice became terminal since the last call; each is told once."""
@@ -89,6 +102,10 @@ class BatchTransport(abc.ABC):
         """Queues the slices; settles those that cannot go, and all of them when `batch.ending` is
         set. Neither waits nor raises."""
 
+    def _attend(self, batch: Batch) -> None:
+        """As `_start`, by who waits until the batch has ended: may move bytes in this thread."""
+        self._start(batch)
+
     @abc.abstractmethod
     def _stop(self, batch: Batch, ending: SliceStatus) -> None:
         """`batch.ending` was set: settles what nobody touches, tells the threads to let go of the
@@ -116,6 +133,25 @@ class BatchTransport(abc.ABC):
 
     def wait(self, batch: BatchId) -> tuple[SliceStatus, ...]:
         return self._batches.wait(batch)
+
+    def transfer(
+        self,
+        requests: Sequence[TransferRequest],
+        *,
+        deadline: float,
+        priority: Priority = Priority.NORMAL,
+    ) -> tuple[SliceStatus, ...]:
+        ended = threading.Lock()
+        ended.acquire()
+        batch = self._open(requests, deadline, lambda _: ended.release(), priority)
+        self._deadlines.arm(deadline)
+        try:
+            self._attend(batch)
+            ended.acquire()
+        except BaseException:
+            self._end(batch, _CANCELLED)
+            raise
+        return tuple(batch.statuses)
 
     def finished(self) -> list[BatchId]:
         return self._batches.finished()

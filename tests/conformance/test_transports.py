@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import select
 import threading
 import time
@@ -66,6 +67,10 @@ def write(local: memoryview, offset: int = 0, segment: int = LANDING) -> Transfe
 
 def submit(rig: Rig, *requests: TransferRequest, within: float = SOON) -> BatchId:
     return rig.transport.submit(requests, deadline=time.monotonic() + within)
+
+
+def transfer(rig: Rig, *requests: TransferRequest, within: float = SOON) -> tuple[SliceStatus, ...]:
+    return rig.transport.transfer(requests, deadline=time.monotonic() + within)
 
 
 def wait(rig: Rig, batch: BatchId) -> list[SliceStatus]:
@@ -290,6 +295,53 @@ def test_a_wait_ends_with_the_deadline(rig: Rig) -> None:
         assert rig.transport.wait(batch) == (SliceStatus(SliceState.FAILED, "deadline"),)
     finally:
         rig.resume()
+
+
+@pytest.mark.parametrize("num_bytes", [1, 4096, SEGMENT_BYTES])
+def test_a_transfer_is_submitted_awaited_and_forgotten(
+    make: Callable[..., Rig], num_bytes: int
+) -> None:
+    rig = make(SMALL)
+    source, offset = memoryview(CONTENT)[:num_bytes], SEGMENT_BYTES - num_bytes
+    for _ in range(SMALL.max_batches + 1):
+        local = buffer(num_bytes)
+        assert transfer(rig, read(local, offset)) == (DONE,)
+        assert local == CONTENT[offset:]
+    assert transfer(rig, write(source, offset)) == (DONE,)
+    assert rig.landed(offset, SEGMENT_BYTES) == source
+    assert transfer(rig, read(buffer(4), segment=UNKNOWN))[0].code == "unknown_segment"
+    assert rig.transport.finished() == []
+
+
+def test_transfers_of_many_threads_each_get_their_own(rig: Rig) -> None:
+    def work(number: int) -> None:
+        rng = random.Random(number)
+        for _ in range(20):
+            offset = rng.randrange(SEGMENT_BYTES - (200 << 10))
+            local = [buffer(rng.choice([100, 70 << 10, 200 << 10])) for _ in range(3)]
+            statuses = transfer(rig, *[read(view, offset) for view in local])
+            ok = statuses == (DONE,) * 3 and all(
+                view == CONTENT[offset : offset + len(view)] for view in local
+            )
+            right.append(ok)
+
+    right: list[bool] = []
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON)
+    assert right == [True] * 80
+
+
+def test_r10_a_transfer_ends_with_its_deadline_and_its_memory_is_let_go(rig: Rig) -> None:
+    rig.hold()
+    local = buffer(1 << 20)
+    assert transfer(rig, read(local), within=0.05) == (SliceStatus(SliceState.FAILED, "deadline"),)
+    local[:] = b"b" * len(local)  # the memory has another use now
+    rig.resume()
+    assert transfer(rig, read(buffer(10))) == (DONE,)
+    assert bytes(local) == b"b" * len(local)
 
 
 def test_bounds_are_busy_at_once_and_free_again(make: Callable[..., Rig]) -> None:

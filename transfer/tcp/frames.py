@@ -46,9 +46,9 @@ class FrameReader:
         self._skip += self._rest.nbytes
         self._rest = _NOTHING
 
-    def step(self, sock: socket.socket) -> int:
-        """One receive, which waits for a payload and not for a header; bytes that came. Raises
-        BlockingIOError, OSError, Unavailable (closed), Malformed."""
+    def step(self, sock: socket.socket, flags: int) -> int:
+        """One receive, which waits for a payload, and with these flags for a header; bytes that
+        came. Raises BlockingIOError, OSError, Unavailable (closed), Malformed."""
         if self._skip:
             received = sock.recv_into(self._scratch_of(self._skip))
             self._skip -= received
@@ -61,7 +61,7 @@ class FrameReader:
             self._rest = self._rest[placed:] if placed < self._rest.nbytes else _NOTHING
             self._have = received - placed
         else:
-            received = sock.recv_into(self._head[self._have :], 0, socket.MSG_DONTWAIT)
+            received = sock.recv_into(self._head[self._have :], 0, flags)
             self._have += received
         if not received:
             raise Unavailable("the peer closed the connection")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..batches import Batch, Batches
@@ -11,6 +11,7 @@ from ..wire import Header, Kind
 
 PIECE_BYTES = 1 << 20
 """Larger slices are split, so that several streams share them."""
+MOST_PIECE_BYTES = 4 << 20
 _KINDS = {Opcode.READ: Kind.READ, Opcode.WRITE: Kind.WRITE}
 
 
@@ -35,20 +36,25 @@ class Piece:
         return self.attempts == 0 or (self.opcode is Opcode.READ and self.attempts == 1)
 
 
-def pieces_of(batches: Batches, batch: Batch, index: int) -> Iterator[Piece]:
+def pieces_of(batches: Batches, batch: Batch, index: int, piece_bytes: int) -> Sequence[Piece]:
     """Splits one slice; `batches` expects as many settlements."""
     request = batch.requests[index]
-    local, num_bytes = request.local, request.local.nbytes
-    batches.split(batch, index, -(-num_bytes // PIECE_BYTES))
-    for start in range(0, num_bytes, PIECE_BYTES):
-        yield Piece(
+    local, segment, offset = request.local, request.remote.segment, request.offset
+    if local.nbytes <= piece_bytes:
+        return (Piece(batch, index, request.opcode, local, segment, offset),)
+    starts = range(0, local.nbytes, piece_bytes)
+    batches.split(batch, index, len(starts))
+    return [
+        Piece(
             batch,
             index,
             request.opcode,
-            local[start : start + PIECE_BYTES],
-            request.remote.segment,
-            request.offset + start,
+            local[start : start + piece_bytes],
+            segment,
+            offset + start,
         )
+        for start in starts
+    ]
 
 
 def settle(batches: Batches, piece: Piece, status: SliceStatus) -> None:

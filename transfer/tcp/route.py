@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..batches import Batch, Batches
 from ..errors import TransferError
 from ..types import SliceState, SliceStatus
-from .pieces import PIECE_BYTES, Piece, settle
+from .pieces import MOST_PIECE_BYTES, PIECE_BYTES, Piece, settle
 from .stream import Dial, Stream, StreamLimits
 
 logger = logging.getLogger(__name__)
@@ -53,22 +53,34 @@ class Route:
         self._streams: list[Stream] = []
         self._closed: SliceStatus | None = None
 
-    def enqueue(self, batch: Batch, pieces: Sequence[Piece]) -> None:
-        """Pieces of one batch; they end at once when the batch or this route does."""
+    def piece_bytes(self, slice_bytes: int) -> int:
+        """Two pieces a stream keep all of them busy; each piece costs its requests and answers."""
+        share = -(-slice_bytes // (2 * self._max_streams))
+        return min(max(share, PIECE_BYTES), MOST_PIECE_BYTES)
+
+    def enqueue(self, batch: Batch, pieces: Sequence[Piece]) -> list[Stream]:
+        """Pieces of one batch; they end at once when the batch or this route does. The streams that
+        they were offered to."""
         with self._lock:
             ended = batch.ending or self._closed
             stranded: list[Piece] = []
             if ended is None:
                 self._queue.extend(pieces)
-                self._queued_bytes += sum(piece.view.nbytes for piece in pieces)
+                self._queued_bytes += sum([piece.view.nbytes for piece in pieces])
                 stranded = self._add_streams()
-            streams = sorted(self._streams, key=lambda stream: stream.asked_bytes)
+            streams = self._streams
+            if len(streams) > 1:
+                streams = sorted(streams, key=_asked_bytes)
             share = max(self._queued_bytes // max(len(streams), 1), PIECE_BYTES)
         for piece in stranded if ended is None else pieces:
             settle(self._batches, piece, ended or _NO_STREAM)
+        offered = []
         for stream in streams:
-            if self._queue:
-                stream.offer(share)
+            if not self._queue:
+                break
+            stream.offer(share)
+            offered.append(stream)
+        return offered
 
     def withdraw(self, batch: Batch, ending: SliceStatus) -> None:
         """The batch is ending: what is queued is settled, the streams let go of the rest."""
@@ -96,6 +108,11 @@ class Route:
         return streams
 
     # -- called by streams --------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """May be outdated at once, but then whoever brought some offers it yet."""
+        return bool(self._queue)
 
     def take(self, max_pieces: int, max_bytes: int) -> list[Piece]:
         """The next pieces, at most so many; the first may be larger than `max_bytes`."""
@@ -138,9 +155,7 @@ class Route:
     def _add_streams(self) -> list[Piece]:
         """As many as the queue is worth. Pieces that nobody will carry, when this process can have
         no more threads or descriptors."""
-        num_bytes = self._queued_bytes + sum(stream.asked_bytes for stream in self._streams)
-        wanted = -(-num_bytes // (2 * PIECE_BYTES))
-        while len(self._streams) < min(wanted, self._max_streams):
+        while len(self._streams) < self._max_streams and self._is_worth_another():
             try:
                 stream = Stream(self, self._dial, self._batches, self._limits)
                 stream.start()
@@ -150,6 +165,12 @@ class Route:
             self._streams.append(stream)
         return []
 
+    def _is_worth_another(self) -> bool:
+        """Something is queued and all there are have enough to do."""
+        asked = [stream.asked_bytes for stream in self._streams]
+        num_bytes = self._queued_bytes + sum(asked)
+        return bool(self._queue) and (all(asked) or num_bytes > 2 * PIECE_BYTES * len(asked))
+
     def _stranded(self) -> list[Piece]:
         """All that waits, when no stream is left to carry it."""
         if self._streams:
@@ -158,6 +179,10 @@ class Route:
         self._queue.clear()
         self._queued_bytes = 0
         return stranded
+
+
+def _asked_bytes(stream: Stream) -> int:
+    return stream.asked_bytes
 
 
 def _may_go_again(piece: Piece) -> bool:

@@ -1,4 +1,4 @@
-"""One connection of a client and the thread that serves it."""
+"""One connection of a client, and the thread that serves it when nobody else does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .. import wire
-from ..batches import DONE, Batches
+from ..batches import DONE, Batch, Batches
 from ..errors import Malformed, TransferError, Unavailable
 from ..types import Opcode, SliceState, SliceStatus
 from ..wire import Header, Kind
@@ -21,11 +21,15 @@ from .frames import FrameReader, FrameWriter
 from .pace import Pace
 from .patience import be_patient
 from .pieces import PIECE_BYTES, Piece, settle
+from .turn import Turn
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 0.05
 """How long a call on the socket may block before the thread looks at what else it was told."""
+_GONE = select.EPOLLRDHUP
+_ANSWERS = select.EPOLLIN | select.EPOLLRDHUP
+"""What the thread is woken by: only that the peer left, when nothing is due or others receive."""
 _UNWANTED_SECONDS = 0.2
 """How long a connection may be taken up by what nobody waits for any more."""
 
@@ -41,6 +45,8 @@ class StreamLimits:
 class Carrier(Protocol):
     """What a stream needs of its route."""
 
+    @property
+    def has_work(self) -> bool: ...
     def take(self, max_pieces: int, max_bytes: int) -> list[Piece]: ...
     def retire(self, stream: Stream) -> bool: ...
     def lost(self, stream: Stream, carried: Sequence[Piece], error: TransferError) -> None: ...
@@ -61,17 +67,20 @@ class _Asked:
 
 
 class Stream:
-    """Takes pieces from its route, sends their requests and receives the answers. Only its thread
-    touches the memory of the pieces it took, and settles them after the last touch. Whoever brings
-    READs, or no more than a piece to write, sends it, so that the answers alone wake the thread.
+    """Takes pieces from its route, sends their requests and receives the answers. Whoever brings
+    work sends what the socket takes of it; who waits for a batch receives its answers, and those
+    that come before them: no other thread is woken. The stream's own thread does what is left.
 
-    `_lock` guards what is asked and sent, and the socket while others may send on it."""
+    Only who has the turn receives, touches the memory of the pieces that were taken, and settles
+    them after the last touch. `_lock` guards what is asked and sent, and the socket while others
+    may use it."""
 
     def __init__(self, route: Carrier, dial: Dial, batches: Batches, limits: StreamLimits) -> None:
         self._route = route
         self._dial = dial
         self._batches = batches
         self._limits = limits
+        self._turn = Turn()
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
         self._asked: dict[int, _Asked] = {}
@@ -88,6 +97,10 @@ class Stream:
         self._sweep_wanted = False
         self._wake_lock = threading.Lock()
         self._wake_descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._asleep = select.epoll()  # of the thread, without the turn
+        self._asleep.register(self._wake_descriptor, select.EPOLLIN)
+        self._watched = _GONE  # events of the socket that wake the thread
+        self._poller = select.poll()  # of who has the turn and something to send
         self._thread = threading.Thread(target=self._run, name="transfer-stream", daemon=True)
         self.connected = False
 
@@ -119,15 +132,34 @@ class Stream:
             if self._sock is None:
                 return False
             self._refill(most_bytes)
-            has_writes = self._reads_asked < len(self._asked)
-            if has_writes and (self._reads_asked or self._asked_bytes > PIECE_BYTES):
-                return False
-            self._pace.moved(self._writer.flush(self._sock, socket.MSG_DONTWAIT), time.monotonic())
+            self._flush(self._sock, socket.MSG_DONTWAIT)
             return not self._writer
         except OSError:
             return False  # the thread will see it, too
         finally:
             self._lock.release()
+
+    def listen(self) -> None:
+        """Answers are due, and who asked does not receive them: the thread does, unless somebody
+        has the turn, who looks after it when he gives it back."""
+        if not self._watched & select.EPOLLIN and not self._turn.is_taken():
+            with self._lock:
+                if self._sock is not None:
+                    self._watch(self._sock)
+
+    def receive_for(self, batch: Batch) -> None:
+        """The calling thread waits for that batch: it receives what comes, until nothing of the
+        batch is due here. When another thread receives, that one does."""
+        if self._turn.take():
+            try:
+                with self._turn:
+                    self._turn.check()
+                    if self._sock is not None:
+                        self._receive_for(batch, self._sock)
+            except (TransferError, OSError):
+                self.wake()  # the connection ends
+        if self._asked or self._writer:
+            self.listen()
 
     def wake(self) -> None:
         """There is something to look at."""
@@ -159,6 +191,7 @@ class Stream:
 
     def _close_wake(self) -> None:
         with self._wake_lock:
+            self._asleep.close()
             os.close(self._wake_descriptor)
             self._wake_descriptor = -1
 
@@ -168,11 +201,13 @@ class Stream:
             with self._dial() as sock:
                 self.connected = True
                 be_patient(sock, min(_LOOK_SECONDS, self._limits.stall_seconds))
-                self._others_may_send_on(sock)
+                self._asleep.register(sock, self._watched)
+                self._poller.register(sock, select.POLLIN | select.POLLOUT)
+                self._others_may_use(sock)
                 try:
                     return self._exchange(sock)
                 finally:
-                    self._others_may_send_on(None)
+                    self._others_may_use(None)
         except TransferError as error:
             return error
         except OSError as error:
@@ -182,52 +217,102 @@ class Stream:
             return Unavailable(f"internal error: {error!r}")
 
     def _exchange(self, sock: socket.socket) -> TransferError | None:
-        poller = select.poll()
-        poller.register(self._wake_descriptor, select.POLLIN)
-        poller.register(sock, select.POLLIN)
         self._pace.restart(time.monotonic())
-        while not self._stopped:
-            self._leave_unwanted(time.monotonic())
-            self._send(sock)
-            if self._asked:
-                self._pace.left(time.monotonic())
-                try:
-                    self._pace.moved(self._reader.step(sock), time.monotonic())
-                    continue
-                except BlockingIOError:
-                    pass
-            if not self._wait(sock, poller):
-                return None
-        return Unavailable("this transport closes the connection")
+        ready: dict[int, int] | None = {}
+        while ready is not None and not self._stopped:
+            self._turn.wait()
+            with self._turn:
+                self._turn.check()
+                self._tend(sock, ready)
+            ready = self._sleep()
+        return Unavailable("this transport closes the connection") if self._stopped else None
 
-    def _wait(self, sock: socket.socket, poller: select.poll) -> bool:
-        """For bytes, room to send, or a wake; False when it was idle too long and has left."""
+    def _tend(self, sock: socket.socket, ready: dict[int, int]) -> None:
+        """All that can be done now."""
+        if self._wake_descriptor in ready:
+            os.eventfd_read(self._wake_descriptor)
+        if sock.fileno() in ready and not self._asked:
+            self._hear(
+                sock, socket.MSG_DONTWAIT
+            )  # nothing is due: the peer has gone, or speaks out of turn
+        while not self._stopped and self._advance(sock, socket.MSG_DONTWAIT):
+            pass
+        self._watch(sock)
+
+    def _sleep(self) -> dict[int, int] | None:
+        """What wakes the thread, or nothing does for so long that it looks; None when it was idle
+        too long and has left."""
         limits, now = self._limits, time.monotonic()
         due = bool(self._asked)
         idle = limits.idle_seconds - self._pace.quiet(now)
-        patience = self._pace.left(now) if due else min(idle, limits.stall_seconds)
-        if self._unwanted_bytes:
-            patience = min(patience, _UNWANTED_SECONDS)
-        poller.modify(sock, select.POLLIN | (select.POLLOUT if self._writer else 0))
-        ready = poller.poll(max(patience, 0) * 1000)
-        if not ready:
-            return due or idle > patience or not self._retire()
-        if any(descriptor == self._wake_descriptor for descriptor, _ in ready):
-            os.eventfd_read(self._wake_descriptor)
-        elif not due and not self._asked:
-            self._reader.step(sock)  # nothing is due: the peer has gone, or speaks out of turn
-        return True
+        patience = self._patience(now) if due else min(idle, limits.stall_seconds)
+        ready = dict(self._asleep.poll(max(patience, 0)))
+        return None if not ready and not due and idle <= patience and self._retire() else ready
+
+    def _patience(self, now: float) -> float:
+        """Seconds that what is due may be waited for before somebody looks at it."""
+        left = self._limits.stall_seconds - self._pace.quiet(now)
+        return min(left, _UNWANTED_SECONDS) if self._unwanted_bytes else left
+
+    def _watch(self, sock: socket.socket) -> None:
+        """What is due wakes the thread, and nothing else does."""
+        events = _ANSWERS if self._asked else _GONE
+        self._set_watched(sock, events | (select.EPOLLOUT if self._writer else 0))
+
+    def _set_watched(self, sock: socket.socket, events: int) -> None:
+        if self._watched != events:
+            self._watched = events
+            self._asleep.modify(sock, events)
 
     def _retire(self) -> bool:
         """Unless somebody asked for something meanwhile."""
-        with self._lock:
+        self._turn.wait()
+        with self._turn, self._lock:
             if self._asked or not self._route.retire(self):
                 return False
             self._sock = None
             return True
 
-    def _others_may_send_on(self, sock: socket.socket | None) -> None:
-        with self._lock:
+    # -- who has the turn ---------------------------------------------------------
+
+    def _receive_for(self, batch: Batch, sock: socket.socket) -> None:
+        self._set_watched(sock, _GONE)
+        while batch.pending and not self._stopped:
+            if self._reader.current is None and not self._carries(batch):
+                break
+            if self._writer:
+                self._poller.poll(_LOOK_SECONDS * 1000)
+                self._advance(sock, socket.MSG_DONTWAIT)
+            else:
+                self._advance(sock, 0)
+
+    def _advance(self, sock: socket.socket, flags: int) -> bool:
+        """Sends what there is and receives once, with these flags for a header; False: nothing
+        came."""
+        self._send(sock)
+        if not self._asked:
+            return False
+        now = time.monotonic()
+        self._leave_unwanted(now)
+        self._pace.left(now)
+        return self._hear(sock, flags)
+
+    def _hear(self, sock: socket.socket, flags: int) -> bool:
+        try:
+            self._pace.moved(self._reader.step(sock, flags), time.monotonic())
+        except BlockingIOError:
+            return False
+        return True
+
+    def _carries(self, batch: Batch) -> bool:
+        for asked in [*self._asked.values()]:
+            if asked.piece is not None and asked.piece.batch is batch:
+                return True
+        return False
+
+    def _others_may_use(self, sock: socket.socket | None) -> None:
+        self._turn.wait()
+        with self._turn, self._lock:
             self._sock = sock
 
     # -- sending ------------------------------------------------------------------
@@ -235,12 +320,17 @@ class Stream:
     def _send(self, sock: socket.socket) -> None:
         """What the window has room for; a payload at once and whole, unless answers may come
         meanwhile for which the peer would wait."""
+        if not (self._writer or self._sweep_wanted or self._route.has_work):
+            return
         with self._lock:
             if self._sweep_wanted:
                 self._sweep_wanted = False
                 self._let_ending_go()
             self._refill(self._limits.window_bytes)
-            flags = socket.MSG_DONTWAIT if self._reads_asked else 0
+            self._flush(sock, socket.MSG_DONTWAIT if self._reads_asked else 0)
+
+    def _flush(self, sock: socket.socket, flags: int) -> None:
+        if self._writer:
             self._pace.moved(self._writer.flush(sock, flags), time.monotonic())
 
     def _refill(self, most_bytes: int) -> None:
@@ -273,9 +363,10 @@ class Stream:
     # -- receiving ----------------------------------------------------------------
 
     def _place(self, header: Header) -> memoryview | None:
-        with self._lock:
-            if self._writer and header.request_id in self._writer.waiting():
-                raise Malformed(f"request {header.request_id} was answered before it was sent")
+        if self._writer:
+            with self._lock:
+                if header.request_id in self._writer.waiting():
+                    raise Malformed(f"request {header.request_id} was answered before it was sent")
         if header.kind is Kind.FAILED:
             return self._reason[: header.length]
         if header.kind not in (Kind.DATA, Kind.DONE):

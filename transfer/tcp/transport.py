@@ -16,7 +16,7 @@ from ..types import Instance, SliceState, SliceStatus
 from .handshake import greet
 from .pieces import Piece, pieces_of
 from .route import Peer, Route
-from .stream import StreamLimits
+from .stream import Stream, StreamLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,28 @@ class TcpTransport(BatchTransport):
             route.close(_no_route(instance))
 
     def _start(self, batch: Batch) -> None:
+        for stream in self._enqueue(batch):
+            stream.listen()
+
+    def _attend(self, batch: Batch) -> None:
+        streams = self._enqueue(batch)
+        for stream in streams[1:]:
+            stream.listen()
+        if streams:
+            streams[0].receive_for(batch)
+
+    def _enqueue(self, batch: Batch) -> list[Stream]:
+        """The streams that were given some of it."""
         by_route: dict[Route, list[Piece]] = {}
         for index, request in enumerate(batch.requests):
             route = self._routes.get(request.remote.instance)
             if route is None:
                 self._batches.settle(batch, index, _no_route(request.remote.instance))
             else:
-                by_route.setdefault(route, []).extend(pieces_of(self._batches, batch, index))
-        for route, pieces in by_route.items():
-            route.enqueue(batch, pieces)
+                piece_bytes = route.piece_bytes(request.local.nbytes)
+                pieces = pieces_of(self._batches, batch, index, piece_bytes)
+                by_route.setdefault(route, []).extend(pieces)
+        return [s for route, pieces in by_route.items() for s in route.enqueue(batch, pieces)]
 
     def _stop(self, batch: Batch, ending: SliceStatus) -> None:
         with self._lock:

@@ -23,6 +23,7 @@ from moontide.transfer.types import (
     Opcode,
     SegmentAddress,
     SliceState,
+    SliceStatus,
     TransferCounters,
     TransferRequest,
 )
@@ -55,6 +56,10 @@ def stack() -> Iterator[ExitStack]:
 
 def buffer(num_bytes: int, fill: bytes = b"-") -> memoryview:
     return memoryview(bytearray(fill * num_bytes))
+
+
+def read_of(local: memoryview) -> TransferRequest:
+    return TransferRequest(Opcode.READ, local, SegmentAddress(PEER, 0), 0)
 
 
 @pytest.mark.parametrize("end", ["deadline", "cancel"])
@@ -184,6 +189,68 @@ def test_r10_memory_of_ended_slices_is_never_touched_again(stack: ExitStack) -> 
     assert server.report().broken == 0
 
 
+def test_r10_who_is_interrupted_while_receiving_leaves_no_half_answer(stack: ExitStack) -> None:
+    """The bytes that the interrupted thread did not count belong to nobody's next read."""
+
+    def answers_half(sock: socket.socket) -> None:
+        request = next_header(sock)
+        sock.sendall(data_frame(request, bytes(request.length)))
+        request = next_header(sock)
+        sock.sendall(data_frame(request, b"x" * request.length)[:-500_000])
+        interrupted.append(True)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        assert go_on.wait(SOON)
+        sock.sendall(b"x" * 500_000)
+        serve_zeros(sock)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    interrupted: list[bool] = []
+    go_on = threading.Event()
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    stack.callback(signal.signal, signal.SIGUSR1, before)
+    server = scripted(stack, answers_half, serve_zeros)
+    here = client(stack, server.address, ONE_STREAM)
+    deadline = time.monotonic() + SOON
+    assert here.transport.transfer([read_of(buffer(10))], deadline=deadline) == (DONE,)
+    local = buffer(1_000_000)
+    with pytest.raises(KeyboardInterrupt):
+        here.transport.transfer([read_of(local)], deadline=deadline)
+    assert interrupted
+    wait_until(lambda: here.transport.counters().slices_failed == 1)
+    local[:] = b"b" * len(local)  # its next use
+    go_on.set()
+    other = buffer(1000)
+    assert here.wait(here.read(other)) == DONE
+    assert bytes(other) == bytes(1000)
+    assert bytes(local) == b"b" * len(local)
+
+
+def test_a_waiting_transfer_ends_when_the_transport_closes(stack: ExitStack) -> None:
+    def silent(sock: socket.socket) -> None:
+        next_header(sock)
+        asked.set()
+        while sock.recv(1 << 16):
+            pass
+
+    asked = threading.Event()
+    here = client(stack, scripted(stack, silent).address, ONE_STREAM)
+    told: list[tuple[SliceStatus, ...]] = []
+
+    def transfer() -> None:
+        deadline = time.monotonic() + 3 * SOON
+        told.append(here.transport.transfer([read_of(buffer(10))], deadline=deadline))
+
+    waiting = threading.Thread(target=transfer)
+    waiting.start()
+    assert asked.wait(SOON)
+    here.transport.close()
+    waiting.join(SOON)
+    assert told == [(SliceStatus(SliceState.FAILED, "closed"),)]
+
+
 def test_a_read_is_tried_again_on_another_connection(stack: ExitStack) -> None:
     def broken(sock: socket.socket) -> None:
         request = next_header(sock)
@@ -213,7 +280,7 @@ def test_r10_an_answer_to_a_write_that_is_still_being_sent_ends_the_connection(
     """Else its memory would be given back while it is read."""
 
     def answers_at_once(sock: socket.socket) -> None:
-        later = next_header(sock).request_id + 30  # the kernel does not take so much
+        later = next_header(sock).request_id + 10  # the kernel does not take so much
         sock.sendall(wire.encode_header(Header(kind, request_id=later)))
         assert ended.wait(SOON)
 

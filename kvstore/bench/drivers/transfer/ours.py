@@ -76,11 +76,10 @@ class Transport:
         ]
 
         def call() -> None:
-            batch = transport.submit(requests, deadline=time.monotonic() + CALL_SECONDS)
-            for status in transport.wait(batch):
+            deadline = time.monotonic() + CALL_SECONDS
+            for status in transport.transfer(requests, deadline=deadline):
                 if status.state is not SliceState.DONE:
                     raise Failed(f"a slice ended as {status.state.value}: {status.reason}")
-            transport.forget(batch)
 
         return call
 
