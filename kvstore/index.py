@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from .errors import InvalidRequest
 from .events import KvEvent, SnapshotBegin
-from .keys import BLOCK_KEY_BYTES, BlockKey, EntryId
+from .keys import BLOCK_KEY_BYTES, BlockKey, EntryId, block_key_of, shard_of
 from .layout import SHARD_BYTES, KVLayout, Shard, reshard
 from .string_index import Location, StringIndex
 
@@ -201,6 +201,19 @@ class PrefixIndex:
     def holders(self, entry: EntryId) -> list[Location]:
         """(instance, tier) of whoever holds a string entry, as far as `max_strings` let it in."""
         return self._strings.holders(entry)
+
+    def block_holders(self, namespace: str, entry: EntryId) -> set[str]:
+        """Stores that hold this shard of a block, in whatever tier of theirs."""
+        bit = self._shards.get(namespace, {}).get(shard_of(entry))
+        if bit is None:
+            return set()
+        key = block_key_of(entry)
+        return {
+            instance
+            for state in self._streams.values()
+            for (instance, tier), blocks in state.namespaces.get(namespace, {}).items()
+            if tier != "hbm" and blocks.get(key, 0) & bit
+        }
 
     def streams(self) -> dict[str, StreamView]:
         return {

@@ -10,6 +10,7 @@ from .file import FileMembership
 from .keeper import DEFAULT_TTL_S, Keeper
 from .memory import MemoryMembership
 from .records import (
+    MAX_ID_CHARS,
     NODE_MARK,
     Member,
     Membership,
@@ -25,6 +26,7 @@ __all__ = [
     "NODE_MARK",
     "FileMembership",
     "Keeper",
+    "MAX_ID_CHARS",
     "Member",
     "Membership",
     "MemoryMembership",

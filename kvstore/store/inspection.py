@@ -15,6 +15,7 @@ from ..types import Tier
 from .entries import TICKS_PER_SECOND, Entries
 from .namespaces import Namespaces
 from .scoped_eviction import Eviction
+from .slot_table import NO_SLOT
 from .types import EntryInfo, EntryPage, EvictScope, Explanation
 
 MAX_PAGE_ENTRIES = 1000
@@ -57,6 +58,12 @@ class Inspection:
         if len(slots) > MAX_COMPARED_KEYS:
             stop = slots[MAX_COMPARED_KEYS]
         return EntryPage(infos, str(stop) if stop < self._catalog.table.num_slots else "")
+
+    def parent_of(self, entry: EntryId) -> bytes:
+        catalog = self._catalog
+        slot = catalog.committed.get(entry)
+        parent = NO_SLOT if slot is None else catalog.chains.parent[slot]
+        return b"" if parent == NO_SLOT else block_key_of(catalog.keys[parent])
 
     def explain(self, entry: EntryId) -> Explanation:
         catalog, text = self._catalog, key_text(entry)

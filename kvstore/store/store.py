@@ -135,6 +135,10 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
             namespace=namespace, key_prefix=key_prefix, limit=limit, cursor=cursor, now=now
         )
 
+    def parent_of(self, entry: EntryId) -> bytes:
+        """Key of the block before this one, as far as both lie in DRAM; else b""."""
+        return self._inspection.parent_of(entry)
+
     def namespaces(self) -> list[Namespace]:
         """Those opened here since the start."""
         return [opened.namespace for opened in self._namespaces]

@@ -13,6 +13,7 @@ from ..live_settings import LiveSettings
 from ..peers import Peers
 from ..tiers import Tiering
 from .blocks import BlockRoutes
+from .copying import CopyRoutes
 from .disk import DiskInspection
 from .ending import EndingRoutes
 from .figures import FigureRoutes
@@ -51,12 +52,14 @@ class AdminApi:
         self._report = report
         self._is_ready = is_ready
         self._figures = FigureRoutes(store, report)
+        copying = CopyRoutes(listing, operated.peers, tiering)
         self._parts = (
             self._figures,
             BlockRoutes(listing),
             EndingRoutes(listing, operated.floors, operated.peers),
             PinRoutes(listing),
-            SteeringRoutes(operated.settings, operated.drain, lambda: report().in_flight),
+            copying,
+            SteeringRoutes(operated.settings, operated.drain, copying, lambda: report().in_flight),
         )
 
     @property

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from ...keys import MAX_STRING_KEY_BYTES
+from ...membership import MAX_ID_CHARS
 from ...store import MAX_TTL_SECONDS, EntryInfo, Evicted, TenantUsage
 
 TierName = Literal["dram", "nvme"]
@@ -17,6 +18,8 @@ MAX_PINNED_KEYS = 1024
 KeyText = Annotated[str, Meta(max_length=3 * MAX_STRING_KEY_BYTES + 2)]
 """A key, each byte percent-encoded."""
 DigestText = Annotated[str, Meta(max_length=64)]
+NodeText = Annotated[str, Meta(max_length=MAX_ID_CHARS)]
+CopySeconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
 class BlocksQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,13 +132,50 @@ class UnpinAnswer(Struct, frozen=True):
     unpinned: int
 
 
+class CopyRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """All conditions given must hold. `to`: node id; none: whoever has most room. What is not done
+    in `seconds` is left: the same request goes on with it."""
+
+    to: NodeText | None = None
+    namespace: DigestText | None = None
+    keys: Annotated[tuple[KeyText, ...], Meta(max_length=16384)] | None = None
+    key_prefix: KeyText | None = None
+    seconds: CopySeconds = 30.0
+    dry_run: bool = False
+
+
+class CopyAnswer(Struct, frozen=True):
+    """`nodes`: how many entries each took, those that it had already among them; of a dry run:
+    none, and all that were meant are `left`. `ended_here`: by a move. `reason`: the first why
+    something was left."""
+
+    dry_run: bool
+    nodes: dict[str, int]
+    num_bytes: int
+    ended_here: int
+    left: int
+    reason: str = ""
+
+
+class DrainRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is in DRAM here and nowhere else is copied to node `to`, or to whoever has room, the
+    last used first, for `seconds` at most."""
+
+    to: NodeText | None = None
+    seconds: CopySeconds = 30.0
+
+
 class DrainAnswer(Struct, frozen=True):
     """`flushed`: all that the NVMe tier takes is there; false without one. `in_flight`: entries
-    still being written."""
+    still being written. `copied`: entries that other nodes took; `left`: those that still are in
+    DRAM here and nowhere else; `reason`: the first why."""
 
     draining: bool
     flushed: bool
     in_flight: int
+    copied: int = 0
+    left: int = 0
+    reason: str = ""
 
 
 class TenantsAnswer(Struct, frozen=True):

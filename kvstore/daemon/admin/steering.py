@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -9,15 +10,23 @@ import msgspec
 from ...service import AnyRoute, Call, Plain, Route
 from ..drain import Drain
 from ..live_settings import LiveSettings
-from .bodies import ConfigAnswer, ConfigRequest, DrainAnswer
+from .bodies import ConfigAnswer, ConfigRequest, DrainAnswer, DrainRequest
+from .copying import CopyRoutes
 
 
 class SteeringRoutes:
     """`in_flight`: entries being written now."""
 
-    def __init__(self, settings: LiveSettings, drain: Drain, in_flight: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: LiveSettings,
+        drain: Drain,
+        copying: CopyRoutes,
+        in_flight: Callable[[], int],
+    ) -> None:
         self._settings = settings
         self._drain = drain
+        self._copying = copying
         self._in_flight = in_flight
 
     def routes(self) -> list[AnyRoute]:
@@ -26,7 +35,8 @@ class SteeringRoutes:
                 method="POST",
                 path="/v1/drain",
                 handler=self._begin_drain,
-                summary="Take no more writes, and bring what is here to disk",
+                summary="Take no more writes, bring what is here to disk and, in part, to others",
+                request=DrainRequest,
                 response=DrainAnswer,
             ),
             Route(
@@ -53,10 +63,17 @@ class SteeringRoutes:
             ),
         ]
 
-    async def _begin_drain(self, call: Plain) -> DrainAnswer:
-        """Answered when everything that can be on disk is there, or the time for it is over."""
-        is_flushed = await self._drain.begin()
-        return DrainAnswer(True, is_flushed, self._in_flight())
+    async def _begin_drain(self, call: Call[DrainRequest, None]) -> DrainAnswer:
+        """Answered when everything that can be on disk and at other nodes is there, or the time for
+        it is over."""
+        self._copying.check_node(call.body.to)
+        is_flushed, copied = await asyncio.gather(
+            self._drain.begin(), self._copying.spread_hot(call.body.to, call.body.seconds)
+        )
+        num_copied = sum(copied.by_node.values())
+        return DrainAnswer(
+            True, is_flushed, self._in_flight(), num_copied, copied.left, copied.reason
+        )
 
     async def _end_drain(self, call: Plain) -> DrainAnswer:
         self._drain.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from . import looking, steering
+from . import copying, looking, steering
 
 __all__ = ["admin"]
 
@@ -22,6 +22,8 @@ for _command in (
     looking.tenants,
     looking.cluster,
     looking.audit,
+    copying.copy,
+    copying.move,
     steering.evict,
     steering.clear,
     steering.floor,

@@ -6,12 +6,14 @@ import click
 
 from ...errors import InvalidRequest
 from ...service import Seconds, human_size, size_flag
+from ...store import MAX_TTL_SECONDS
 from ..admin.bodies import (
     ClearAnswer,
     ClearRequest,
     ConfigAnswer,
     ConfigRequest,
     DrainAnswer,
+    DrainRequest,
     EvictAnswer,
     EvictRequest,
     FloorAnswer,
@@ -23,6 +25,7 @@ from ..admin.bodies import (
     UnpinRequest,
 )
 from ..admin_client import AdminClient
+from .copying import to_node
 from .frame import TIER, connected, print_json, print_tables, table
 
 
@@ -112,7 +115,7 @@ def floor(
 @click.argument("keys", nargs=-1, required=True)
 @click.option(
     "--ttl-s",
-    type=Seconds(0, min_open=True),
+    type=Seconds(0, MAX_TTL_SECONDS, min_open=True),
     default=600.0,
     show_default=True,
     help="Seconds until they are unpinned again",
@@ -147,10 +150,14 @@ def unpin(client: AdminClient, as_json: bool, pin: str | None, everything: bool)
 
 @click.command()
 @connected
+@to_node
 @click.option("--end", is_flag=True, help="Take writes again")
-def drain(client: AdminClient, as_json: bool, end: bool) -> int:
-    """Take no more writes, and bring what is there to disk."""
-    answer = client.post("/v1/undrain" if end else "/v1/drain", {}, DrainAnswer)
+def drain(client: AdminClient, as_json: bool, to: str | None, seconds: float, end: bool) -> int:
+    """Take no more writes; bring what is there to disk, and what others lack to them."""
+    if end:
+        answer = client.post("/v1/undrain", {}, DrainAnswer)
+    else:
+        answer = client.post("/v1/drain", DrainRequest(to, seconds), DrainAnswer)
     if as_json:
         return print_json(answer)
     if not answer.draining:
@@ -158,8 +165,10 @@ def drain(client: AdminClient, as_json: bool, end: bool) -> int:
         return 0
     click.echo(
         f"draining; {'all' if answer.flushed else 'not all'} entries are on disk, "
-        f"{answer.in_flight} are still being written"
+        f"{answer.in_flight} are still being written; {answer.copied} went to other nodes"
     )
+    if answer.left:
+        click.echo(f"{answer.left} are in DRAM here and nowhere else: {answer.reason}")
     return 0
 
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from moontide.transfer import SegmentRegistry, TcpTransport, TlsEndpoint, TransferServer
+from moontide.transfer import SegmentRegistry, TlsEndpoint, TransferServer
+from moontide.transfer.engine import Latency, TransferEngine
 
 from ... import wire
 from ...errors import StoreError
@@ -22,6 +23,7 @@ from ..sources import BlockSource, EntryChanges, HandOffSource, PeerEntries
 from .block_source import PeerBlockSource, RemoteCopies
 from .changes import Bar, StringChanges
 from .connection import LinkIdentity
+from .copies import PeerCopies
 from .entry_source import PeerEntrySource
 from .fences import Fences
 from .filling import FillCounters, FillTools, FloorOf
@@ -55,6 +57,10 @@ class PeerReport(msgspec.Struct, frozen=True):
     failed_entries: int
     dropped_entries: int  # nobody wanted them any more
     corrupt_extents: int
+    copied_entries: int = 0  # of ours that other stores were had to take
+    copied_bytes: int = 0
+    failed_copies: int = 0
+    copies_left: int = 0  # of the runs under way
 
 
 class FloorsTold(NamedTuple):
@@ -76,9 +82,11 @@ class Peers:
         token: str,
         listener: socket.socket,
         copies: RemoteCopies,
+        engine: TransferEngine,
         tls: TlsEndpoint | None = None,
     ) -> None:
         self._copies = copies
+        self._engine = engine
         self._tls = tls
         self._store = store
         self._membership = membership
@@ -100,8 +108,7 @@ class Peers:
         """Serves the pool, and looks for the others."""
         loop = asyncio.get_running_loop()
         store = self._store
-        self._transport = TcpTransport(self._token.encode(), store.instance, tls=self._tls)
-        self._reads = PoolReads(self._transport, loop)
+        self._reads = PoolReads(self._engine, loop)
         self._verifiers = ThreadPoolExecutor(VERIFY_THREADS, thread_name_prefix="verify")
         self._session = event_session(self._token)
         self._roster = Roster(
@@ -109,7 +116,7 @@ class Peers:
             LinkIdentity(str(store.instance), self._token.encode(), self._tls),
             node=store.instance.node,
             index=self._index,
-            transport=self._transport,
+            engine=self._engine,
             session=self._session,
         )
         tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters, floor_of)
@@ -118,6 +125,7 @@ class Peers:
         )
         self._strings = PeerEntrySource(tools, self._roster, self._index, self._tasks, self._fences)
         self.entries: PeerEntries = self._strings
+        self.copies = PeerCopies(store, self._roster, self._index, floor_of)
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
         self.changes: EntryChanges = StringChanges(
             store, self._roster, self._fences, self._tasks, bar
@@ -151,18 +159,22 @@ class Peers:
         self._reads.close()
         self._verifiers.shutdown()
         await asyncio.gather(
-            asyncio.to_thread(self._transport.close), asyncio.to_thread(self._server.close)
+            asyncio.to_thread(self._engine.close), asyncio.to_thread(self._server.close)
         )
 
     def transfers(self) -> TransportCounters:
         """What went over TCP so far, at both ends of it: read from peers, and by peers."""
-        own, served = self._transport.counters(), self._server.report().moved
+        own, served = self._engine.counters(), self._server.report().moved
         return TransportCounters(
             bytes_in=own.bytes_in + served.bytes_in,
             bytes_out=own.bytes_out + served.bytes_out,
             slices_done=own.slices_done + served.slices_done,
             slices_failed=own.slices_failed + served.slices_failed,
         )
+
+    def latencies(self) -> list[Latency]:
+        """Of what was read from peers."""
+        return self._engine.latencies()
 
     def report(self) -> PeerReport:
         neighbours = self._roster.neighbours()
@@ -176,6 +188,10 @@ class Peers:
             failed_entries=self._counters.failed_entries,
             dropped_entries=self._counters.dropped_entries,
             corrupt_extents=self._counters.corrupt_extents,
+            copied_entries=self.copies.counters.entries,
+            copied_bytes=self.copies.counters.num_bytes,
+            failed_copies=self.copies.counters.failed,
+            copies_left=self.copies.counters.left,
         )
 
 

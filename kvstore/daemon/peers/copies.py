@@ -1,0 +1,254 @@
+"""Copies of what lies here at other stores, made on demand: an operator's copy or move, what is hot
+when a store is drained.
+
+    lot ──ask the other to look it up──► it brings it from here ──find it there, pinned──► confirmed
+
+The other store does the work, as for any look-up of its own. An entry is confirmed once it lies
+there whole: blocks are what their keys say, a string entry has the same length and checksum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ... import wire
+from ...errors import InvalidRequest, StoreError, StoreUnavailable
+from ...index import PrefixIndex
+from ...keys import EntryId, Namespace, kv_entry_id
+from ...store import FILL_OWNER, Store
+from ...types import Located
+from .filling import FloorOf
+from .link import PeerLink
+from .lots import Item, Lot, plan_lots
+from .pins import PIN_SECONDS, PeerPins
+from .remote import RemoteBlocks
+from .roster import Neighbour, Roster
+
+logger = logging.getLogger(__name__)
+
+ASK_SECONDS = 2.0
+LOT_SECONDS = 20.0
+"""For one lot to be there."""
+POLL_SECONDS = 0.02
+
+Confirmed = Callable[[Sequence[Item]], int]
+"""Told what lies at another store now, while it is pinned there and before anything can change
+here; how many entries it did away with here."""
+
+
+@dataclass(slots=True)
+class CopyCounters:
+    """Since the start; `left` of the run under way."""
+
+    entries: int = 0
+    num_bytes: int = 0
+    failed: int = 0
+    left: int = 0
+
+
+@dataclass(slots=True)
+class Copied:
+    """What came of one run. `left`: for lack of time, of room, or of a store to take them;
+    `reason`: the first why."""
+
+    by_node: dict[str, int] = field(default_factory=dict)  # entries
+    num_bytes: int = 0
+    ended_here: int = 0
+    left: int = 0
+    reason: str = ""
+
+    def fail(self, count: int, reason: str) -> None:
+        self.left += count
+        self.reason = self.reason or reason
+
+
+class _Tier(msgspec.Struct, frozen=True):
+    capacity_bytes: int = 0
+    used_bytes: int = 0
+
+
+class _PeerStats(msgspec.Struct, frozen=True):
+    """Of a peer's stats, what is looked at here."""
+
+    tiers: dict[str, _Tier]
+    draining: bool = False
+
+
+def keep_here(items: Sequence[Item]) -> int:
+    """`Confirmed` of a copy."""
+    return 0
+
+
+class PeerCopies:
+    """Lives in the loop that owns the store."""
+
+    def __init__(self, store: Store, roster: Roster, index: PrefixIndex, floor_of: FloorOf) -> None:
+        self._store = store
+        self._roster = roster
+        self._index = index
+        self._floor_of = floor_of
+        self.counters = CopyCounters()
+
+    def only_here(self, items: Sequence[Item]) -> list[Item]:
+        """Those of them that no other store has, as far as is known."""
+        return [item for item in items if not self._is_elsewhere(item)]
+
+    def check_node(self, node: str) -> None:
+        """Raises InvalidRequest when there is no such other store."""
+        known = sorted(each.record.id for each in self._roster.neighbours())
+        if node not in known:
+            raise InvalidRequest(
+                f"to is {node!r}; other stores of the cluster: {', '.join(known) or 'none'}"
+            )
+
+    async def run(
+        self,
+        items: Sequence[Item],
+        *,
+        to: str | None,
+        deadline: float,
+        confirmed: Confirmed = keep_here,
+    ) -> Copied:
+        """Copies as many as the time allows, one lot after another, to node `to`, or each lot to
+        whoever has most room for it. Raises InvalidRequest when there is no such node."""
+        copied = Copied()
+        rooms = await self._rooms(to)
+        self.counters.left += len(items)
+        for lot in plan_lots(items):
+            node = max(rooms, key=lambda each: rooms[each], default="")
+            if time.monotonic() >= deadline:
+                copied.fail(len(lot.items), "the time was over")
+            elif not node or rooms[node] < lot.num_bytes:
+                copied.fail(len(lot.items), "no other store that can be reached has room for it")
+            else:
+                rooms[node] -= lot.num_bytes
+                await self._copy(
+                    lot, node, min(deadline, time.monotonic() + LOT_SECONDS), confirmed, copied
+                )
+            self.counters.left -= len(lot.items)
+        self.counters.failed += copied.left
+        return copied
+
+    async def _rooms(self, to: str | None) -> dict[str, float]:
+        """Free bytes in DRAM by node; a node that is named takes whatever comes."""
+        if to is not None:
+            self.check_node(to)
+            return {to: math.inf}
+        neighbours = {each.record.id: each for each in self._roster.neighbours()}
+        rooms = await asyncio.gather(*(_room_of(each.link) for each in neighbours.values()))
+        return dict(zip(neighbours, rooms, strict=True))
+
+    async def _copy(
+        self, lot: Lot, node: str, deadline: float, confirmed: Confirmed, copied: Copied
+    ) -> None:
+        neighbour = next((n for n in self._roster.neighbours() if n.record.id == node), None)
+        try:
+            if neighbour is None:
+                raise StoreUnavailable(f"store {node} has left")
+            there, pins = await self._bring(neighbour, lot, deadline)
+        except StoreError as error:
+            logger.info("copy_failed peer=%s reason=%s", node, error)
+            copied.fail(len(lot.items), str(error))
+            return
+        try:
+            items = [item for item in lot.items if item.entry in there]
+            copied.ended_here += confirmed(items) if items else 0
+        finally:
+            pins.release()
+        if len(items) < len(lot.items):
+            copied.fail(
+                len(lot.items) - len(items),
+                f"store {node} did not take it, or has another value under its key",
+            )
+        num_bytes = sum(item.num_bytes for item in items)
+        copied.by_node[node] = copied.by_node.get(node, 0) + len(items)
+        copied.num_bytes += num_bytes
+        self.counters.entries += len(items)
+        self.counters.num_bytes += num_bytes
+
+    async def _bring(
+        self, neighbour: Neighbour, lot: Lot, deadline: float
+    ) -> tuple[set[EntryId], PeerPins]:
+        """What of it lies there when all of it does and we have heard of that, so that our readers
+        find it, or at the deadline; pinned there."""
+        find = self._find_blocks if lot.namespace else self._find_strings
+        while True:
+            there, pins = await find(neighbour.link, lot)
+            is_whole = there.issuperset(lot.entries) and all(map(self._is_elsewhere, lot.items))
+            if is_whole or time.monotonic() >= deadline:
+                return there, pins
+            pins.release()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _find_strings(self, link: PeerLink, lot: Lot) -> tuple[set[EntryId], PeerPins]:
+        pins = PeerPins(link)
+        message = wire.Lookup([*lot.entries], PIN_SECONDS)
+        reply = await link.ask(message, wire.LookupReply, timeout_s=ASK_SECONDS)
+        pins.add(reply.ticket)
+        here, _ = self._store.lookup(FILL_OWNER, lot.entries, None, time.monotonic())
+        there = {
+            entry
+            for entry, mine, theirs in zip(lot.entries, here, reply.found, strict=False)
+            if mine is not None and theirs is not None and _are_equal(mine, Located(*theirs))
+        }
+        return there, pins
+
+    async def _find_blocks(self, link: PeerLink, lot: Lot) -> tuple[set[EntryId], PeerPins]:
+        """Asked as a reader would, it brings them; asked as a peer, it tells what is whole."""
+        namespace = self._namespace(lot.namespace)
+        floor = self._floor_of(lot.namespace)
+        number = await link.namespace(namespace, timeout_s=ASK_SECONDS)
+        message = wire.LookupBlocks(
+            namespace=number,
+            keys=b"".join(lot.keys),
+            coverage=[shard.pack() for shard in lot.shards],
+            timeout_s=ASK_SECONDS / 2,
+            floor=floor,
+        )
+        await link.ask(message, wire.BlocksReply, timeout_s=ASK_SECONDS)
+        blocks = RemoteBlocks(link, namespace, lot.shards, floor=floor)
+        offer = await blocks.find(lot.keys, timeout_s=ASK_SECONDS)
+        there = {
+            kv_entry_id(key, entry.shard)
+            for key, entries in zip(lot.keys, offer, strict=False)
+            for entry in entries
+            if entry.extents == entry.shard.num_layers
+        }
+        return there, blocks.pins
+
+    def _is_elsewhere(self, item: Item) -> bool:
+        if item.namespace:
+            return bool(self._index.block_holders(item.namespace.hex(), item.entry))
+        return bool(self._index.holders(item.entry))
+
+    def _namespace(self, digest: bytes) -> Namespace:
+        for namespace in self._store.namespaces():
+            if namespace.digest == digest:
+                return namespace
+        raise StoreUnavailable(
+            f"nobody has opened namespace {digest.hex()} here since the start: its blocks lie on "
+            "disk, and what they are made of is not known; open it once"
+        )
+
+
+async def _room_of(link: PeerLink) -> float:
+    """0 for who cannot be asked."""
+    try:
+        reply = await link.ask(wire.GetStats(), wire.StatsReply, timeout_s=ASK_SECONDS)
+        stats = msgspec.json.decode(reply.stats, type=_PeerStats)
+    except (StoreError, msgspec.MsgspecError):
+        return 0.0
+    dram = stats.tiers.get("dram", _Tier())
+    return 0.0 if stats.draining else float(dram.capacity_bytes - dram.used_bytes)
+
+
+def _are_equal(mine: Located, theirs: Located) -> bool:
+    """What has no checksum here got one on its way."""
+    return mine.length == theirs.length and mine.checksum in (0, theirs.checksum)

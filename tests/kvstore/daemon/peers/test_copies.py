@@ -1,0 +1,170 @@
+"""Copies and moves that an operator asks for, and what a drain leaves behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from moontide.kvstore import StoreClient, wire
+from moontide.kvstore.daemon.admin_command import admin as admin_command
+from moontide.kvstore.keys import string_entry_id
+
+from ....store_process import StartStore, StoreProcess, start_nodes
+from ....waiting import wait_until
+from ...client.helpers import client_of
+from ..raw_client import local_client
+from ..warm import NAMESPACE as WARM
+from ..warm import admin_of, hits, prompt, read_blocks, wait_flushed, write_blocks
+
+KEYS: Iterator[str] = (f"copied {number}" for number in itertools.count())
+LONG = prompt(150)
+
+
+@pytest.fixture
+def clients(nodes: list[StoreProcess]) -> Iterator[tuple[StoreClient, StoreClient]]:
+    with client_of(nodes[0]) as here, client_of(nodes[1]) as there:
+        here.clear()
+        yield here, there
+
+
+def _lies_at(node: StoreProcess, key: str) -> bool:
+    with local_client(node.socket) as raw:
+        message = wire.Exists([string_entry_id(key)], local_only=True)
+        return bool(raw.call(message).message.found[0])
+
+
+def _ask(node: StoreProcess, act: str, **body: Any) -> dict[str, Any]:
+    return admin_of(node).post(f"/v1/{act}", {"to": "node-b", **body})
+
+
+def test_a_copy_is_at_both_and_a_move_only_there(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    here, _ = clients
+    copied, moved, other = next(KEYS), next(KEYS), next(KEYS)
+    value = bytes(range(256)) * 500
+    here.put_many([(key, value) for key in (copied, moved, other)])
+    assert _ask(nodes[0], "move", keys=[f"s:{moved.replace(' ', '%20')}"], dry_run=True) == {
+        "dry_run": True, "nodes": {}, "num_bytes": len(value), "ended_here": 0,
+        "left": 1, "reason": "",
+    }
+    for act, key in (("copy", copied), ("move", moved)):
+        told = _ask(nodes[0], act, keys=[f"s:{key.replace(' ', '%20')}"])
+        assert (told["nodes"], told["left"]) == ({"node-b": 1}, 0)
+        assert told["ended_here"] == (act == "move")
+    assert [_lies_at(nodes[0], key) for key in (copied, moved, other)] == [True, False, True]
+    assert [_lies_at(nodes[1], key) for key in (copied, moved, other)] == [True, True, False]
+    assert here.get(moved) == value  # from there
+
+
+def test_blocks_move_with_their_chain(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    here, there = clients
+    write_blocks(here, LONG)
+    told = _ask(nodes[0], "move", namespace=WARM.digest.hex())
+    assert (told["nodes"], told["ended_here"], told["left"]) == ({"node-b": 150}, 150, 0)
+    assert here.stats()["tiers"]["dram"]["entries"] == 0
+    with there.kv(WARM) as kv:
+        assert kv.lookup(LONG).num_tokens == len(LONG)
+    expected = read_blocks(there, LONG)
+    there.clear(nodes="this")
+    assert read_blocks(here, LONG) == []
+    write_blocks(here, LONG)
+    assert read_blocks(here, LONG) == expected
+
+
+def test_another_value_under_the_key_is_no_copy(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    here, there = clients
+    key = next(KEYS)
+    here.put(key, b"mine")
+    there.put(key, b"yours")
+    told = _ask(nodes[0], "move", key_prefix="s:", seconds=0.5)
+    assert (told["nodes"], told["ended_here"], told["left"]) == ({"node-b": 0}, 0, 1)
+    assert "another value" in told["reason"]
+    assert here.get(key) == b"mine"
+
+
+def test_a_change_during_a_move_wins(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    here, there = clients
+    keys = [next(KEYS) for _ in range(8)]
+    here.put_many([(key, b"0") for key in keys])
+    over = threading.Event()
+
+    def move() -> None:
+        for node, to in itertools.cycle([(nodes[0], "node-b"), (nodes[1], "node-a")]):
+            if over.is_set():
+                return
+            admin_of(node).post("/v1/move", {"to": to, "key_prefix": "s:", "seconds": 5})
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        for number in range(1, 6):
+            for key in keys[1:]:
+                here.put(key, b"%d" % number, if_exists="replace")
+        here.remove(keys[0])
+    finally:
+        over.set()
+        mover.join()
+    for client in (here, there):
+        found = client.get_many(keys)
+        assert found == [None] + [b"5"] * (len(keys) - 1)
+
+
+def test_what_cannot_be_meant_is_refused(
+    nodes: list[StoreProcess], store_daemon: StartStore
+) -> None:
+    refused = admin_of(nodes[0]).call("POST", "/v1/copy", {"to": "nowhere"})
+    assert (refused.status, "node-b" in refused.body["error"]["message"]) == (400, True)
+    assert admin_of(nodes[0]).call("POST", "/v1/drain", {"to": "nowhere"}).status == 400
+    assert admin_of(nodes[0]).stats()["draining"] is False
+    alone = admin_of(store_daemon()).call("POST", "/v1/move", {})
+    assert (alone.status, "no peers" in alone.body["error"]["message"]) == (400, True)
+
+
+def test_after_a_drain_and_a_stop_reads_go_on(store_daemon: StartStore, tmp_path: Path) -> None:
+    """What only the drained node had, strings and blocks, is with the other one."""
+    leaving, staying = start_nodes(store_daemon, tmp_path, 2, "--nvme", "64MiB")
+    tokens = prompt(20)
+    with client_of(leaving) as client:
+        client.put_many([("a", b"1" * 100_000), ("b", b"2")])
+        write_blocks(client, tokens)
+        expected = read_blocks(client, tokens)
+        where = ("--url", leaving.admin, "--token-file", str(leaving.token_file), "--json")
+        done = CliRunner().invoke(admin_command, ["drain", *where], catch_exceptions=False)
+        told = json.loads(done.stdout)
+        assert (told["flushed"], told["copied"], told["left"]) == (True, 22, 0)
+        assert client.stats()["peers"]["copied_entries"] == 22
+        assert client.get("b") == b"2"  # reads go on here, too
+    leaving.signal(signal.SIGTERM)
+    assert leaving.wait() == 0
+    with client_of(staying) as client, client.kv(WARM) as kv:
+        assert client.get_many(["a", "b"]) == [b"1" * 100_000, b"2"]
+        assert hits(kv, tokens) == len(tokens)
+        assert read_blocks(client, tokens) == expected
+
+
+def test_what_lies_only_on_disk_moves_too(store_daemon: StartStore, tmp_path: Path) -> None:
+    nodes = start_nodes(store_daemon, tmp_path, 2, "--nvme", "64MiB")
+    with client_of(nodes[0]) as client:
+        client.put("cold", b"c" * 5000)
+        write_blocks(client, prompt(5))
+        wait_flushed(nodes[0], 6)
+        admin_of(nodes[0]).post("/v1/evict", {"tier": "dram"})
+        told = admin_of(nodes[0]).post("/v1/move", {"to": "node-b"})
+        assert (told["nodes"], told["left"]) == ({"node-b": 6}, 0)
+        wait_until(lambda: client.stats()["tiers"]["nvme"]["entries"] == 0)
+        assert client.get("cold") == b"c" * 5000
