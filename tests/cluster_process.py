@@ -208,7 +208,7 @@ class RunningCluster:
         """Without names, all of them."""
         for node in self.state["nodes"]:
             if not nodes or node["id"] in nodes:
-                self.ask("POST", f"{node['admin']}/v1/clear", {})
+                self.ask("POST", f"{node['admin']}/v1/clear", {"nodes": "this"})
 
     def held(self) -> dict[str, Any]:
         """What is still in flight, pinned, reserved or quarantined anywhere; empty at rest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -105,10 +105,18 @@ def chat(
     return Reply("".join(texts), served_by, first - started, rate, usage, evidence)
 
 
-def call(url: str, method: str, path: str, kind: type[T], *, token: str | None = None) -> T:
-    """One JSON request without a body of its own; the answer decoded. Raises Refused,
+def call(
+    url: str,
+    method: str,
+    path: str,
+    kind: type[T],
+    *,
+    token: str | None = None,
+    fields: Mapping[str, object] | None = None,
+) -> T:
+    """One JSON request, with these `fields` if it is a POST; the answer decoded. Raises Refused,
     Unreachable."""
-    body: dict[str, object] | None = {} if method == "POST" else None
+    body: dict[str, object] | None = dict(fields or {}) if method == "POST" else None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with _Exchange(url, method, path, body, headers) as exchange:
         return msgspec.json.decode(exchange.read(), type=kind)

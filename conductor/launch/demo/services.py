@@ -115,7 +115,8 @@ class Services:
         """In every tier; without names, those of all nodes."""
         for node in self.plan.nodes:
             if not nodes or node.id in nodes:
-                call(node.admin, "POST", "/v1/clear", msgspec.Raw, token=self._token)
+                this = {"nodes": "this"}
+                call(node.admin, "POST", "/v1/clear", msgspec.Raw, token=self._token, fields=this)
 
     def settle(self) -> None:
         """Wait until everything the workers store has been committed. Raises TimedOut."""

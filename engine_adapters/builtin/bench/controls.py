@@ -69,7 +69,7 @@ class Controls:
         self._stores[node].post("/v1/evict", {"tier": "dram"})
 
     def clear_store(self, node: str) -> None:
-        self._stores[node].post("/v1/clear", {})
+        self._stores[node].post("/v1/clear", {"nodes": "this"})
 
     def _is_settled(self) -> bool:
         stats = [worker.get("/v1/stats", _WorkerStats) for worker in self._workers.values()]

@@ -67,10 +67,12 @@ class EvictAnswer(Struct, frozen=True):
 
 
 class ClearRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """`namespace` (hex digest; empty: string entries); none: everything."""
+    """`namespace` (hex digest; empty: string entries); none: everything. `nodes`: of the cluster,
+    those that are away before they serve again, or only this one."""
 
     namespace: DigestText | None = None
     dry_run: bool = False
+    nodes: Literal["all", "this"] = "all"
 
 
 class ClearAnswer(Struct, frozen=True):

@@ -89,7 +89,7 @@ class EndingRoutes:
                 await self._listing.count(namespace) + await self._listing.count_others(namespace),
             )
         removed = await self._listing.count_others(namespace)
-        if self._peers is not None:
+        if self._peers is not None and call.body.nodes == "all":
             here = await clear_everywhere(self._floors, self._peers, namespace)
             return ClearAnswer(False, removed + here)
         store, digest = self._listing.store, namespace or None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from ...errors import InvalidRequest
@@ -76,10 +78,23 @@ def evict(
 @click.command()
 @connected
 @click.option("--namespace", help="Hex digest; empty: string entries; not given: everything")
-@click.option("--dry-run", is_flag=True, help="Only say how many would go")
-def clear(client: AdminClient, as_json: bool, namespace: str | None, dry_run: bool) -> int:
+@click.option("--dry-run", is_flag=True, help="Only say how many would go here")
+@click.option(
+    "--nodes",
+    type=click.Choice(["all", "this"]),
+    default="all",
+    show_default=True,
+    help="Of the cluster, or the store's own",
+)
+def clear(
+    client: AdminClient,
+    as_json: bool,
+    namespace: str | None,
+    dry_run: bool,
+    nodes: Literal["all", "this"],
+) -> int:
     """Remove a namespace, all string entries, or everything."""
-    answer = client.post("/v1/clear", ClearRequest(namespace, dry_run), ClearAnswer)
+    answer = client.post("/v1/clear", ClearRequest(namespace, dry_run, nodes), ClearAnswer)
     if as_json:
         return print_json(answer)
     click.echo(f"{answer.entries} entries {'would be removed' if answer.dry_run else 'removed'}")
