@@ -240,8 +240,20 @@ class NvmeSource:
         promotion.pump()
 
     def _fill_ended(self, fill: Fill, stored: bool) -> None:
-        for callback in self._waiting.pop(fill.location.entry, ()):
+        entry = fill.location.entry
+        waiting = self._waiting.pop(entry, [])
+        if waiting and not stored and self._fill_from_elsewhere(fill.location):
+            self._waiting[entry] += waiting
+            return
+        for callback in waiting:
             callback()
+
+    def _fill_from_elsewhere(self, failed: NvmeLocation) -> int:
+        """What has come to another place on disk while it was brought from there."""
+        (found,) = self._nvme.locate([failed.entry])
+        if found is None or (found.region, found.ordinal) == (failed.region, failed.ordinal):
+            return 0
+        return self._fill_entries([found])
 
 
 class _AllEnded:

@@ -1,0 +1,86 @@
+"""What the disk brings while other things happen to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from moontide.kvstore.daemon.counters import TransportCounters
+from moontide.kvstore.daemon.sources import EntriesWanted
+from moontide.kvstore.daemon.tiers.source import NvmeSource
+from moontide.kvstore.keys import string_entry_id
+
+from ..nvme.conftest import tmp_path as tmp_path
+from ..nvme.faults import FaultyStorage
+from ..nvme.rig import Rig
+from ..store.conftest import MakeNode
+from ..store.conftest import make_node as make_node
+
+SECONDS = 30.0
+KEY = "replaced"
+ENTRY = string_entry_id(KEY)
+OLD, NEW = b"o" * 4096, b"n" * 5000
+
+
+class HeldReads(FaultyStorage):
+    """Reads wait for `go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__(self._hold)
+        self.is_reading, self.go_on = threading.Event(), threading.Event()
+
+    def _hold(self, point: str) -> None:
+        if point == "read" and threading.current_thread().name.startswith("nvme-reader"):
+            self.is_reading.set()
+            assert self.go_on.wait(SECONDS)
+
+
+async def until(rig: Rig, condition: Callable[[], object]) -> None:
+    """The tier's calls are run meanwhile."""
+    deadline = asyncio.get_running_loop().time() + SECONDS
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        while rig.calls:
+            rig.calls.popleft()()
+        await asyncio.sleep(0.001)
+
+
+def test_a_value_that_only_the_disk_has_is_found_though_the_one_before_it_is_being_brought(
+    tmp_path: Path, make_node: MakeNode
+) -> None:
+    """It was replaced, and the new value written to disk and evicted, during that read."""
+    storage = HeldReads()
+    node = make_node()
+    owner = node.connect()
+    rig = Rig(tmp_path / "nvme", storage=storage)
+
+    async def script() -> None:
+        source = NvmeSource(
+            node.store,
+            rig.tier,
+            loop=asyncio.get_running_loop(),
+            counters=TransportCounters(),
+            clock=lambda: node.now,
+            shards={},
+        )
+        asked: list[str] = []
+
+        def bring(by: str) -> None:
+            source.bring(EntriesWanted([ENTRY], node.now + SECONDS), lambda: asked.append(by))
+
+        assert rig.put(ENTRY, [memoryview(OLD)], namespace="")
+        storage.armed = True
+        bring("first")
+        await until(rig, storage.is_reading.is_set)
+        node.put(owner, KEY, NEW, if_exists="replace")
+        assert rig.put(ENTRY, [memoryview(NEW)], namespace="")
+        node.store.remove([ENTRY], node.now)
+        bring("second")
+        storage.go_on.set()
+        await until(rig, lambda: len(asked) == 2)
+
+    asyncio.run(script())
+    assert node.get(owner, KEY) == NEW
+    rig.close()
