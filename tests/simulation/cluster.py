@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from moontide.kvstore import StoreError
 from moontide.kvstore.client.store_client import StoreClient, connect
 from moontide.kvstore.daemon.admin_client import AdminClient
 from moontide.kvstore.daemon.daemon import StoreDaemon
@@ -41,6 +42,7 @@ class Cluster:
     def __init__(self, world: World, directory: Path, num_nodes: int) -> None:
         self.world = world
         self.members = directory / "members"
+        self._disk = Size(world.rng.choice((0, 16 << 20)))
         self._token_file = directory / "token"
         self._token_file.write_text(TOKEN + "\n")
         self._token_file.chmod(0o600)
@@ -58,6 +60,9 @@ class Cluster:
             segment=Size(512 << 10),
             max_entries=1024,
             cluster=f"file:{self.members}",
+            nvme=self._disk,
+            nvme_region=Size(1 << 20) if self._disk else None,
+            nvme_free_floor=Size(0) if self._disk else None,
             poll_seconds=0.0,
         )
         return Node(name, host, settings)
@@ -102,3 +107,11 @@ class Cluster:
     def report(self, node: Node) -> dict[str, Any]:
         report: dict[str, Any] = self.admin(node).get("/v1/stats", {}, dict)
         return report
+
+    def is_whole(self, node: Node) -> bool:
+        """Whether it is there, and knows all others as well."""
+        try:
+            peers = self.report(node)["peers"]
+        except StoreError:
+            return False
+        return len(peers["up"]) == len(self.nodes) - 1

@@ -30,10 +30,11 @@ class Trouble:
         self._visitors = visitors
         self._rng = random.Random(world.rng.getrandbits(64))
         self._hit: set[str] = set()  # nodes that are in trouble
-        self._lost: set[str] = set()  # nodes without their record
+        self._alone = False  # nothing else may begin
         self._acts: tuple[Callable[[Node], None], ...] = (
             self._kill,
             self._restart,
+            self._lose_power,
             self._stop,
             self._cut,
             self._slow,
@@ -56,7 +57,7 @@ class Trouble:
             if self._world.now >= until:
                 return
             node = self._rng.choice(self._cluster.nodes)
-            if node.name not in self._hit:
+            if node.name not in self._hit and not self._alone:
                 self._hit.add(node.name)
                 self._rng.choice(self._acts)(node)
                 self._hit.discard(node.name)
@@ -81,11 +82,15 @@ class Trouble:
         self._last()
         self._start(node)
 
+    def _lose_power(self, node: Node) -> None:
+        self._tell(f"power of {node.name} lost")
+        self._world.lose_power(node.host)
+        self._last()
+        self._world.restore_power(node.host)
+        self._start(node)
+        self._visitors.replace_killed()
+
     def _start(self, node: Node) -> None:
-        """Once no record is lost: who starts meanwhile changes entries without whoever has lost
-        its record, which for up to 2 s serves what it has (ADR 0025, known)."""
-        while self._lost:
-            self._world.scheduler.sleep(0.1)
         self._tell(f"start {node.name}")
         self._cluster.start(node)
 
@@ -98,15 +103,17 @@ class Trouble:
         node.process.resume()
 
     def _forget_record(self, node: Node) -> None:
-        if any(not each.is_up for each in self._cluster.nodes):
+        """By itself: who starts meanwhile, or loses its link, does not know of whoever has lost its
+        record, which for up to 2 s serves what it has (ADR 0025: known)."""
+        if len(self._hit) > 1 or not all(map(self._cluster.is_whole, self._cluster.nodes)):
             return
         self._tell(f"forget the record of {node.name}")
         record = self._cluster.members / f"store-{node.name}.member"
-        record.unlink(missing_ok=True)
-        self._lost.add(node.name)
+        record.unlink()
+        self._alone = True
         while not record.exists():
             self._world.scheduler.sleep(0.1)
-        self._lost.discard(node.name)
+        self._alone = False
 
     # -- links --------------------------------------------------------------------------
 

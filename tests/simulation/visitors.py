@@ -58,14 +58,23 @@ class Visitors:
 
     def kill_one(self, rng: random.Random) -> str:
         """Its name; another takes its place."""
-        index = rng.randrange(len(self._seats))
-        seat = self._seats[index]
+        seat = rng.choice(self._seats)
         self._world.kill(seat.process)
-        self._seats[index] = self._take_seat(seat.node, seat.transport, seat.host)
+        self.replace_killed()
         return seat.visitor.name
+
+    def replace_killed(self) -> None:
+        self._seats = [
+            self._take_seat(seat.node, seat.transport, seat.host)
+            if seat.process.is_killed
+            else seat
+            for seat in self._seats
+        ]
 
     def await_end(self) -> None:
         for seat in self._seats:
+            if seat.process.is_killed:
+                continue
             left = self._ends_at - self._world.now + PATIENCE_SECONDS
             if not self._world.scheduler.join(seat.thread, left):
                 self.failures.append(f"{seat.visitor.name} does not end")

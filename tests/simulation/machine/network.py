@@ -127,6 +127,7 @@ class Network:
         self.stalled: list[Pipe] = []
         self.delay_seconds = 100e-6
         self._cut: set[frozenset[str]] = set()
+        self._down: set[str] = set()
         self._slow: dict[frozenset[str], float] = {}  # bytes a second
         self._next_port = FIRST_PORT
 
@@ -143,6 +144,9 @@ class Network:
     def mend(self, a: str, b: str) -> None:
         self._cut.discard(frozenset((a, b)))
         self._slow.pop(frozenset((a, b)), None)
+        self._resume()
+
+    def _resume(self) -> None:
         stalled, self.stalled = self.stalled, []
         for pipe in stalled:
             if self.is_cut(*pipe.hosts):
@@ -155,8 +159,16 @@ class Network:
         for link in {*self._cut, *self._slow}:
             self.mend(*link)
 
+    def take_down(self, host: str) -> None:
+        """Nothing leaves it or comes to it."""
+        self._down.add(host)
+
+    def bring_up(self, host: str) -> None:
+        self._down.discard(host)
+        self._resume()
+
     def is_cut(self, a: str, b: str) -> bool:
-        return frozenset((a, b)) in self._cut
+        return frozenset((a, b)) in self._cut or a in self._down or b in self._down
 
     def delay(self, a: str, b: str, num_bytes: int) -> float:
         rng = self.scheduler.rng

@@ -45,6 +45,7 @@ class Process:
         self.pid = pid
         self.is_killed = False
         self.is_stopped = False
+        self.lost_power = False  # it ended without a word to anybody
         self.on_kill: list[Act] = []
         self.threads: list[Thread] = []
         self._scheduler = scheduler

@@ -438,6 +438,8 @@ class Socket(File):
         for _, descriptors in self._in.descriptors:
             close_all(descriptors)
         self._in.descriptors.clear()
+        if self._process.lost_power:
+            return
         if not self._lingers or self._in.received:
             self._out.drop()
             self._out.send(_RESET)
@@ -445,10 +447,13 @@ class Socket(File):
             self._out.send(Piece(b""))
 
     def _killed(self) -> None:
-        """The kernel closes what the process had open."""
-        if not self._closed:
-            self._lingers = True
-            self._close()
+        """The kernel closes what the process had open, if it still runs itself."""
+        if self._closed:
+            return
+        if self._process.lost_power and self._out is not None:
+            self._out.drop()
+        self._lingers = True
+        self._close()
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """For `http.client`. The socket stays open until it is closed, too."""

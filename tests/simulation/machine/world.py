@@ -22,15 +22,22 @@ import select
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import lmdb
+
+from moontide.kvstore.nvme.index_scan import scan
+
 from . import sockets, threads
+from .disk import Disks
 from .files import FIRST_DESCRIPTOR, Epoll, EventFile, Files, Poll, ProcessFile, Selector
 from .loop import Loop
 from .network import Network
@@ -65,6 +72,7 @@ class World:
         self.rng = self.scheduler.rng
         self.files = Files(self.scheduler)
         self.network = Network(self.scheduler)
+        self.disks = Disks(self.scheduler)
         self._loops: dict[Process, Loop] = {}
         self._locks: dict[Process, list[int]] = {}
         self._replaced = self._replacements()
@@ -94,9 +102,22 @@ class World:
 
     def kill(self, process: Process) -> None:
         process.kill()
+        self.disks.killed(process)
         for descriptor in self._locks.pop(process, []):
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def lose_power(self, host: str) -> None:
+        """All that runs there ends, and nobody is told; until `restore_power`."""
+        self.network.take_down(host)
+        for process in self.scheduler.processes:
+            if process.host == host and not process.is_killed:
+                process.lost_power = True
+                self.kill(process)
+                self.disks.lost_power(process, self.rng)
+
+    def restore_power(self, host: str) -> None:
+        self.network.bring_up(host)
 
     # -- the system -------------------------------------------------------------------
 
@@ -113,6 +134,8 @@ class World:
                     yield
                 finally:
                     self.scheduler.end()
+                    for process in self.scheduler.processes:
+                        self.disks.killed(process)
                     self._loops.clear()
                     gc.collect()
         finally:
@@ -175,6 +198,8 @@ class World:
             ),
             Facade(fcntl, flock=self._flock),
             Facade(gc, freeze=_nothing, collect=_nothing),
+            Facade(lmdb, open=self.disks.open_environment),
+            Facade(subprocess, run=_scan_index),
             Facade(
                 os,
                 getpid=lambda: scheduler.current.process.pid,
@@ -184,6 +209,9 @@ class World:
                 pidfd_open=self._pidfd_open,
                 set_inheritable=self._set_inheritable,
                 close=self._close,
+                pwritev=self.disks.pwritev,
+                pwrite=self.disks.pwrite,
+                fdatasync=self.disks.sync,
                 sched_getaffinity=lambda pid: {0},
             ),
         )
@@ -218,6 +246,11 @@ class World:
         if descriptor in held:
             held.remove(descriptor)
         os.close(descriptor)
+
+
+def _scan_index(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+    """The one child our code starts, here: it looks at an index that may be damaged."""
+    return subprocess.CompletedProcess(command, scan(Path(command[-1])))
 
 
 def _nothing() -> None:
