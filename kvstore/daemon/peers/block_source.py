@@ -109,7 +109,8 @@ class PeerBlockSource:
         return has_room
 
     def _best(self, search: _Search) -> tuple[Neighbour, list[BlockKey]] | None:
-        """Who has the longest prefix of what is missing, and which keys to ask it for."""
+        """Who has the longest prefix of what is missing, most of it in DRAM, the nearest of those;
+        and which keys to ask it for."""
         neighbours = {
             neighbour.record.instance: neighbour
             for neighbour in self._roster.neighbours()
@@ -123,13 +124,18 @@ class PeerBlockSource:
         layout, coverage = search.namespace.layout, tuple(request.coverage)
         matches = self._index.longest_prefix(search.digest, keys, layout, coverage)
         candidates = [
-            (match.num_blocks, match.by_tier.get(Tier.DRAM, 0), instance)
+            (
+                match.num_blocks,
+                match.by_tier.get(Tier.DRAM, 0),
+                neighbours[instance].link.nearness.closeness,
+                instance,
+            )
             for instance, match in matches.items()
             if instance in neighbours
         ]
         if not candidates:
             return None
-        num_blocks, _, instance = max(candidates)
+        num_blocks, *_, instance = max(candidates)
         return neighbours[instance], keys[:num_blocks]
 
     def _reserve(

@@ -58,6 +58,7 @@ class PeerConnection:
         self._pending: dict[int, asyncio.Future[wire.Reply]] = {}
         self._last_request = 0
         self.version = wire.OLDEST_VERSION  # until the greeting has agreed on another
+        self.shares_boot = False  # it runs under our kernel
 
     @classmethod
     async def open(cls, record: StoreRecord, identity: LinkIdentity) -> PeerConnection:
@@ -111,6 +112,7 @@ class PeerConnection:
                 f"not {self._record.instance}"
             )
         self.version = welcome.version
+        self.shares_boot = welcome.boot_id == boot_id()
 
     async def run(self) -> None:
         """Takes replies until the connection ends, which it raises (OSError, EOFError,

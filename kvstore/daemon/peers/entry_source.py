@@ -171,14 +171,18 @@ class PeerEntrySource:
             pins.release()
 
     def _holders(self, entry: EntryId) -> list[Neighbour]:
-        """Peers to ask, DRAM first; none while the entry is being changed, or while a peer that
-        changes it may not know of us yet."""
+        """Peers to ask, those that have it in DRAM first, of them the nearest; none while the entry is
+        being changed, or while a peer that changes it may not know of us yet."""
         now = time.monotonic()
         if now < self._known_at or self._fences.is_fenced(entry, now):
             return []
-        found = sorted(self._index.holders(entry), key=lambda place: place[1])
-        instances = dict.fromkeys(instance for instance, _ in found)
-        neighbours = map(self._roster.find, instances)
+        warmest: dict[str, str] = {}  # tier by instance
+        for instance, tier in sorted(self._index.holders(entry), key=lambda place: place[1]):
+            warmest.setdefault(instance, tier)
+        neighbours = [each for each in map(self._roster.find, warmest) if each is not None]
+        neighbours.sort(
+            key=lambda each: (warmest[each.record.instance], -each.link.nearness.closeness)
+        )
         return [each for each in neighbours if each is not None and each.link.is_up]
 
     def _place(self, entry: EntryId, remote: RemoteString, asked_at: float) -> Piece | None:

@@ -22,6 +22,7 @@ from ...keys import Namespace
 from ...membership import StoreRecord
 from ...opening import namespace_message
 from .connection import LinkIdentity, PeerConnection
+from .nearness import Nearness
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class PeerLink:
         self.record = record
         self.detail = "not connected yet"
         self.was_up = False
+        self.nearness = Nearness()
         self._identity = identity
         self._rng = random.Random(record.instance)  # jitter only
         self._connection: PeerConnection | None = None
@@ -86,7 +88,10 @@ class PeerLink:
         """The answer to a question that the peer can answer at once. Raises StoreUnavailable at
         once when the peer is not UP, StoreTimeout, which makes it SUSPECT, and what it refuses
         with. An asker who gives up sooner, but not at once, makes it SUSPECT too."""
-        return await self._ask(message, kind, timeout_s, min(timeout_s, PROMPT_SECONDS))
+        began = time.monotonic()
+        reply = await self._ask(message, kind, timeout_s, min(timeout_s, PROMPT_SECONDS))
+        self.nearness.took(time.monotonic() - began)
+        return reply
 
     async def wait(self, message: wire.Request, kind: type[_Reply], *, wait_s: float) -> _Reply:
         """As `ask`, for a question that the peer may ponder for `wait_s`, as the message says."""
@@ -134,6 +139,7 @@ class PeerLink:
     async def _keep(self, connection: PeerConnection) -> None:
         """Until the connection is lost, or the peer silent for too long."""
         self._connection, self._is_suspect, self.was_up = connection, False, True
+        self.nearness.shares_boot = connection.shares_boot
         self._tell_detail("up")
         reading = asyncio.create_task(connection.run(), name=f"peer-{self.record.id}")
         try:
