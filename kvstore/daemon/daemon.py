@@ -220,6 +220,7 @@ class StoreDaemon:
             token=self._token,
             listener=listener,
             copies=settings.remote_copies,
+            rails=settings.rails,
             tls=self._tls,
         )
 

@@ -60,6 +60,14 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
             "cluster of several processes); none: a free port on the host of --listen"
         ),
     ] = None
+    rails: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Network cards (eth0,eth1) over which other nodes' pools are read: those "
+            "nearest to this process's memory and fastest first, equal ones together, the others "
+            "when these fail; none: as the kernel routes"
+        ),
+    ] = ()
     remote_copies: Annotated[
         Literal["keep", "drop"],
         Meta(
@@ -245,6 +253,11 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
                 f"transfer_listen is {self.transfer_listen}, without effect as transports is "
                 f"{','.join(self.transports)} and cluster {self.cluster}: peers need tcp and "
                 "file:DIRECTORY; else drop --transfer-listen"
+            )
+        if self.rails and not self.has_peers:
+            raise InvalidRequest(
+                f"rails is {','.join(self.rails)}, without effect without peers: they need tcp in "
+                "--transports and --cluster file:DIRECTORY; else drop --rails"
             )
         if self.remote_copies == "drop" and not self.has_peers:
             raise InvalidRequest(

@@ -3,6 +3,8 @@
 from .breaker import BreakerLimits
 from .engine import TransferEngine
 from .latency import BOUNDS_SECONDS, Latency
+from .overtaking import Overtaking
+from .tcp import tcp_engine
 from .types import ANYWHERE, EngineLimits, Location, Rail, RailName, RailRanks
 
 __all__ = [
@@ -12,8 +14,10 @@ __all__ = [
     "EngineLimits",
     "Latency",
     "Location",
+    "Overtaking",
     "Rail",
     "RailName",
     "RailRanks",
     "TransferEngine",
+    "tcp_engine",
 ]

@@ -39,10 +39,12 @@ class TransferEngine(BatchTransport):
         limits: EngineLimits | None = None,
         *,
         ranks: RailRanks | None = None,
+        home: Location = ANYWHERE,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        """`rng` spreads the probes of broken paths."""
+        """`home`: where local memory lies, unless a batch says otherwise; `rng` spreads the probes
+        of broken paths."""
         self._limits = limits or EngineLimits()
         super().__init__("transfer-engine", self._limits.in_flight)
         self._rails = {rail.name: rail for rail in rails}
@@ -51,6 +53,7 @@ class TransferEngine(BatchTransport):
         self._dispatcher = Dispatcher(
             self._rails.values(), ranks or {}, self._limits, rng or random.Random()
         )
+        self._home = home
         self._latencies = Latencies()
         self._here = _Here()
 
@@ -97,16 +100,16 @@ class TransferEngine(BatchTransport):
         deadline: float,
         then: Then | None = None,
         priority: Priority = Priority.NORMAL,
-        location: Location = ANYWHERE,
+        location: Location | None = None,
     ) -> BatchId:
         """As any transport. `location`: where all of the local memory lies."""
         batch = self._open(requests, deadline, then, priority)
-        self._enqueue(batch, location)
+        self._enqueue(batch, self._home if location is None else location)
         self._deadlines.arm(deadline)
         return batch.id
 
     def _start(self, batch: Batch) -> None:
-        self._enqueue(batch, ANYWHERE)
+        self._enqueue(batch, self._home)
 
     def _stop(self, batch: Batch, ending: SliceStatus) -> None:
         self._do(self._decide(lambda now: self._dispatcher.withdraw(batch, ending, now)))

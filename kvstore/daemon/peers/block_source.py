@@ -114,7 +114,7 @@ class PeerBlockSource:
         neighbours = {
             neighbour.record.instance: neighbour
             for neighbour in self._roster.neighbours()
-            if neighbour.link.is_up and neighbour.record.instance not in search.asked
+            if neighbour.is_readable and neighbour.record.instance not in search.asked
         }
         if not neighbours:
             return None

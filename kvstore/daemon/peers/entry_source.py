@@ -183,7 +183,7 @@ class PeerEntrySource:
         neighbours.sort(
             key=lambda each: (warmest[each.record.instance], -each.link.nearness.closeness)
         )
-        return [each for each in neighbours if each is not None and each.link.is_up]
+        return [each for each in neighbours if each.is_readable]
 
     def _place(self, entry: EntryId, remote: RemoteString, asked_at: float) -> Piece | None:
         """A reservation for what the peer has; None when nothing is left to do, or no room."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from moontide.transfer import checksum
 from moontide.transfer.errors import TransferError
-from moontide.transfer.types import Opcode, SegmentAddress, SliceState, TransferRequest
+from moontide.transfer.types import Opcode, Priority, SegmentAddress, SliceState, TransferRequest
 
 from ... import wire
 from ...errors import StoreError
@@ -25,7 +25,6 @@ from ...store import FILL_OWNER, Store
 from .flow import FlowLimit
 from .link import PeerLink
 from .news import NewsSource
-from .pace import ChunkPace
 from .plan import FillPlan, Piece, Read
 from .reads import PoolReads
 
@@ -68,15 +67,23 @@ class PeerFill:
     """`run` takes the pieces from their reservation to their end."""
 
     def __init__(
-        self, tools: FillTools, link: PeerLink, plan: FillPlan, source: NewsSource, deadline: float
+        self,
+        tools: FillTools,
+        link: PeerLink,
+        plan: FillPlan,
+        source: NewsSource,
+        deadline: float,
+        *,
+        priority: Priority = Priority.NORMAL,
     ) -> None:
         self._tools = tools
         self._link = link
         self._plan = plan
         self._source = source
         self._deadline = deadline  # monotonic seconds
+        self._priority = priority
         self._window: deque[tuple[list[Read], asyncio.Task[Sums]]] = deque()
-        self._pace = ChunkPace()
+        self._pace = link.pace
 
     async def run(self) -> None:
         """Never raises but for cancellation."""
@@ -136,10 +143,12 @@ class PeerFill:
     async def _read(self, chunk: Sequence[Read]) -> Sums:
         """The checksums of the layers that came."""
         tools, num_bytes = self._tools, _num_bytes(chunk)
-        await tools.flow.take(num_bytes)
+        await tools.flow.take(num_bytes, self._priority)
         try:
             statuses = await tools.reads.read(
-                [self._request(read) for read in chunk], deadline=self._deadline
+                [self._request(read) for read in chunk],
+                deadline=self._deadline,
+                priority=self._priority,
             )
             arrived = [status.state is SliceState.DONE for status in statuses]
             reasons = {status.reason for status in statuses if status.reason}
@@ -160,12 +169,14 @@ class PeerFill:
 
     def _settle_oldest(self) -> None:
         chunk, reading = self._window.popleft()
-        self._pace.came(_num_bytes(chunk), time.monotonic())
-        settled = self._plan.settle(chunk, _result(reading) or [None] * len(chunk))
+        sums = _result(reading) or [None] * len(chunk)
+        came = [read for read, found in zip(chunk, sums, strict=True) if found is not None]
+        self._pace.came(_num_bytes(came), time.monotonic())
+        settled = self._plan.settle(chunk, sums)
         for extent, layers in settled.advanced.items():
             slots, generations = _places([piece for piece, _ in layers])
-            sums = [found for _, found in layers]
-            self._tools.store.advance(FILL_OWNER, slots, generations, extent, sums)
+            checksums = [found for _, found in layers]
+            self._tools.store.advance(FILL_OWNER, slots, generations, extent, checksums)
         if settled.whole:
             self._commit(settled.whole)
         self._end(settled.ended)

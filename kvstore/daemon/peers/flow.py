@@ -1,34 +1,44 @@
-"""How many bytes may be on their way here at once: those who want more wait in line."""
+"""How many bytes may be on their way here at once: those who want more wait, the urgent first."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from typing import NamedTuple
+
+from moontide.transfer.engine import Overtaking
+from moontide.transfer.types import Priority
+
+
+class _Turn(NamedTuple):
+    num_bytes: int
+    priority: Priority
+    come: asyncio.Future[None]
 
 
 class FlowLimit:
-    """At most `limit_bytes` at a time, or a single larger piece. First come, first served."""
+    """At most `limit_bytes` at a time, or a single larger piece. Of equal priority, first come,
+    first served."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting = Overtaking[_Turn](lambda turn: turn.priority, lambda turn: turn.num_bytes)
         self.used_bytes = 0
 
-    async def take(self, num_bytes: int) -> None:
+    async def take(self, num_bytes: int, priority: Priority = Priority.NORMAL) -> None:
         """Whoever took gives back."""
         if not self._waiting and self._fits(num_bytes):
             self.used_bytes += num_bytes
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        item = (num_bytes, turn)
-        self._waiting.append(item)
+        turn = _Turn(num_bytes, priority, asyncio.get_running_loop().create_future())
+        self._waiting.put(turn)
+        self._admit()  # it may have overtaken what has no room
         try:
-            await turn
+            await turn.come
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.come.done() and not turn.come.cancelled():
                 self.give_back(num_bytes)
             else:
-                self._waiting.remove(item)
+                self._waiting.remove(lambda each: each is turn)
                 self._admit()
             raise
 
@@ -41,11 +51,11 @@ class FlowLimit:
 
     def _admit(self) -> None:
         while self._waiting:
-            num_bytes, turn = self._waiting[0]
-            if turn.cancelled():  # its owner is about to take itself out
+            turn = self._waiting.first()
+            if turn.come.cancelled():  # its owner is about to take itself out
                 return
-            if not self._fits(num_bytes):
+            if not self._fits(turn.num_bytes):
                 return
-            self._waiting.popleft()
-            self.used_bytes += num_bytes
-            turn.set_result(None)
+            self._waiting.take()
+            self.used_bytes += turn.num_bytes
+            turn.come.set_result(None)

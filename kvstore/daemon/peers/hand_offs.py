@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import time
 
+from moontide.transfer.types import Priority
+
 from ...errors import StoreUnavailable
 from ...keys import Namespace
 from ...store import BlocksFound, Store
@@ -40,7 +42,8 @@ class HandOffs:
             blocks = RemoteBlocks(link, namespace, request.coverage, floor=floor)
             source = GrowingSource(blocks, store)
             deadline = time.monotonic() + request.timeout_s
-            fill = PeerFill(self._tools, link, FillPlan(pieces), source, deadline)
+            plan, priority = FillPlan(pieces), Priority.URGENT
+            fill = PeerFill(self._tools, link, plan, source, deadline, priority=priority)
             self._tasks.start(fill.run())
         return store.lookup_blocks(
             request.owner,
@@ -60,9 +63,9 @@ class HandOffs:
                 f"no member of the cluster is store instance {instance[:200]}: it has left or was "
                 "restarted"
             )
-        if not neighbour.link.is_up:
+        if not neighbour.is_readable:
             raise StoreUnavailable(
-                f"store {neighbour.record.id} cannot be fetched from: {neighbour.link.detail}"
+                f"store {neighbour.record.id} cannot be fetched from: {neighbour.detail}"
             )
         self._tasks.check_room()
         return neighbour.link

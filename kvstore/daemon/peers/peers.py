@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import msgspec
 
 from moontide.transfer import SegmentRegistry, TlsEndpoint, TransferServer
-from moontide.transfer.engine import Latency, TransferEngine
+from moontide.transfer.engine import Latency
 
 from ... import wire
 from ...errors import StoreError
@@ -30,6 +31,7 @@ from .filling import FillCounters, FillTools, FloorOf
 from .flow import FlowLimit
 from .hand_offs import HandOffs
 from .link import PeerLink
+from .rails import open_engine
 from .reads import PoolReads
 from .roster import Roster
 from .tasks import TaskGroup
@@ -82,11 +84,11 @@ class Peers:
         token: str,
         listener: socket.socket,
         copies: RemoteCopies,
-        engine: TransferEngine,
+        rails: Sequence[str] = (),
         tls: TlsEndpoint | None = None,
     ) -> None:
         self._copies = copies
-        self._engine = engine
+        self._cards = rails
         self._tls = tls
         self._store = store
         self._membership = membership
@@ -108,6 +110,7 @@ class Peers:
         """Serves the pool, and looks for the others."""
         loop = asyncio.get_running_loop()
         store = self._store
+        self._engine = open_engine(self._token, store.instance, cards=self._cards, tls=self._tls)
         self._reads = PoolReads(self._engine, loop)
         self._verifiers = ThreadPoolExecutor(VERIFY_THREADS, thread_name_prefix="verify")
         self._session = event_session(self._token)

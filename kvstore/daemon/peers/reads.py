@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from moontide.transfer import Transport
-from moontide.transfer.types import BatchId, SliceStatus, TransferRequest
+from moontide.transfer.types import BatchId, Priority, SliceStatus, TransferRequest
 
 
 class PoolReads:
@@ -20,11 +20,15 @@ class PoolReads:
         loop.add_reader(transport.fileno(), self._take_finished)
 
     async def read(
-        self, requests: Sequence[TransferRequest], *, deadline: float
+        self,
+        requests: Sequence[TransferRequest],
+        *,
+        deadline: float,
+        priority: Priority = Priority.NORMAL,
     ) -> tuple[SliceStatus, ...]:
         """One status a request, when none of their memory is touched any more: also a cancelled
         caller is only let go then. Raises what `Transport.submit` raises."""
-        batch = self._transport.submit(requests, deadline=deadline)
+        batch = self._transport.submit(requests, deadline=deadline, priority=priority)
         ended = self._waiting[batch] = self._loop.create_future()
         cancelled: asyncio.CancelledError | None = None
         while not ended.done():

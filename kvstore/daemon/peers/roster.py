@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from moontide.transfer import TcpTransport
+from moontide.transfer.engine import TransferEngine
 from moontide.transfer.errors import TransferError
 
 from ...errors import StoreError
@@ -38,6 +38,20 @@ class Neighbour:
     link: PeerLink
     followed: FollowedStore
     tasks: tuple[asyncio.Task[None], ...]
+    engine: TransferEngine
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether reading its pool may be worth asking for now: it answers, and so does the way
+        its bytes take."""
+        return self.link.is_up and self.engine.is_reachable(self.record.instance)
+
+    @property
+    def detail(self) -> str:
+        """What is known of the way to it."""
+        if self.link.is_up and not self.is_readable:
+            return "it answers, but reading its pool failed lately"
+        return self.link.detail
 
 
 class Roster:
@@ -50,14 +64,14 @@ class Roster:
         *,
         node: str,
         index: PrefixIndex,
-        transport: TcpTransport,
+        engine: TransferEngine,
         session: aiohttp.ClientSession,
     ) -> None:
         self._membership = membership
         self._identity = identity
         self._node = node
         self._index = index
-        self._transport = transport
+        self._engine = engine
         self._session = session
         self._neighbours: dict[str, Neighbour] = {}  # by node id
         self._looking = asyncio.Lock()
@@ -131,12 +145,12 @@ class Roster:
         work = [(f"peer-events-{record.id}", follower.run())]
         if record.data_address and record.transfer_address:
             host, _, port = record.transfer_address.rpartition(":")
-            self._transport.add_route(record.instance, host.strip("[]"), int(port))
+            self._engine.add_route(record.instance, host.strip("[]"), int(port))
             work.append((f"peer-link-{record.id}", link.run()))
         else:
             link.detail = "it has no data port: it runs without tcp in --transports"
         tasks = tuple(asyncio.create_task(run, name=name) for name, run in work)
-        self._neighbours[record.id] = Neighbour(record, link, followed, tasks)
+        self._neighbours[record.id] = Neighbour(record, link, followed, tasks, self._engine)
         logger.info("peer_joined peer=%s instance=%s", record.id, record.instance)
 
     def _drop(self, neighbour: Neighbour) -> None:
@@ -145,5 +159,5 @@ class Roster:
             task.cancel()
         del self._neighbours[record.id]
         self._index.drop_stream(record.id)
-        self._transport.drop_route(record.instance)
+        self._engine.drop_route(record.instance)
         logger.info("peer_left peer=%s instance=%s", record.id, record.instance)
