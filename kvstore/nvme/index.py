@@ -24,6 +24,7 @@ import lmdb
 from ..errors import Corrupt
 from .log_format import UnknownVersion
 from .records import EntryRecord, index_key, record_place, record_size, seal, unseal
+from .residency import ResidentFile
 from .storage import Storage
 from .write_budget import DayCount
 
@@ -74,9 +75,11 @@ class NvmeIndex:
                 self._env.open_db(name, create=not readonly) for name in _DATABASES
             )
             self._check_format(readonly)
+            self._pages = None if readonly else ResidentFile(path / DATA_FILE)
         except BaseException:
             self._env.close()
             raise
+        self._keep_pages()
 
     def find(self, entries: Sequence[bytes]) -> list[EntryRecord | None]:
         """The record of each entry; None also for one that does not pass its checksum."""
@@ -126,6 +129,7 @@ class NvmeIndex:
                 txn.put(b"position", seal(b"position", _POSITION.pack(*position)), db=self._meta)
             if written is not None:
                 txn.put(b"written", seal(b"written", _WRITTEN.pack(*written)), db=self._meta)
+        self._keep_pages()
         return gone
 
     def at(self, region: int, ordinals: Sequence[int]) -> list[EntryRecord]:
@@ -217,6 +221,8 @@ class NvmeIndex:
         self._env.sync(True)
 
     def close(self) -> None:
+        if self._pages is not None:
+            self._pages.close()
         self._env.close()
 
     def check_integrity(self) -> None:
@@ -249,6 +255,11 @@ class NvmeIndex:
                 txn.put(b"format", _FORMAT.pack(VERSION), db=self._meta)
             elif version != _FORMAT.pack(VERSION):
                 raise UnknownVersion(f"index {self._directory} has another format version")
+
+    def _keep_pages(self) -> None:
+        """Those who look something up wait for no disk."""
+        if self._pages is not None:
+            self._pages.keep()
 
     def _write(self) -> Any:
         self._storage.before_index_commit()

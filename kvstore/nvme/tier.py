@@ -49,8 +49,8 @@ class NvmeTier:
     """A cache of entries on one directory of a disk.
 
     All methods and callbacks run on the thread that opened it (the daemon's loop); none waits for
-    the disk, `open` and `close` aside, and `locate`, `touch` and `entries` where a page of the
-    index is not in memory. A call that answers False was not taken: a bounded queue is full, its
+    the disk, `open` and `close` aside: the index is kept in memory, locked there if it may be
+    (`residency.py`). A call that answers False was not taken: a bounded queue is full, its
     `done` is never called; retry later. Every `done` of a call that was taken runs exactly once.
 
     An entry is visible from the moment it is durable, and `on_stored` tells; it leaves by `drop`,

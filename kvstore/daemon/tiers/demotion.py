@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 MAX_BACKLOG = 65536
 MAX_WRITING_BYTES = 128 << 20
 """Several groups of the disk's writer: some are gathered while one is written."""
-MAX_WRITING_RATIO = 1 / 4
+MAX_WRITING_RATIO = 3 / 8
 """Of the DRAM tier: what is being copied keeps its space when it is evicted meanwhile."""
 MAX_WRITING_ENTRIES = 4096
 """Leaves room in the disk's queue for removals."""
