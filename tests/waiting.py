@@ -4,11 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 POLL_SECONDS = 0.01
+TICK_SECONDS = 0.005
+
+
+class Lateness:
+    """`seconds` that this machine kept a thread waiting which wanted to run, while `with` it: what
+    a deadline is missed by for no fault of whose it is."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _tick(self) -> None:
+        while not self._over.is_set():
+            begun = time.monotonic()
+            self._over.wait(TICK_SECONDS)
+            self.seconds += max(0.0, time.monotonic() - begun - TICK_SECONDS)
 
 
 def wait_until(

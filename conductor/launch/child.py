@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+from moontide.kvstore.service import die_with_parent
+
 _TAIL_BYTES = 8192
 
 
@@ -41,7 +41,7 @@ class Child:
                 stderr=log,
                 env={**os.environ, **spec.environment},
                 start_new_session=True,  # Ctrl-C reaches only us: we end them in order
-                preexec_fn=_die_with_parent(os.getpid()),
+                preexec_fn=die_with_parent(),
             )
 
     @property
@@ -84,15 +84,3 @@ def last_lines(log_file: Path, count: int) -> Sequence[str]:
     except OSError:
         return []
     return text.splitlines()[-count:]
-
-
-def _die_with_parent(parent: int) -> Callable[[], None]:
-    """What the child runs between fork and exec."""
-    prctl = ctypes.CDLL(None).prctl  # loaded before the fork
-
-    def prepare() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it died before we asked
-            os._exit(1)
-
-    return prepare

@@ -3,6 +3,7 @@
 Other components import from here. Never imported by client code (it brings aiohttp).
 """
 
+from .children import die_with_parent
 from .command import (
     CommandFailed,
     CommonSettings,
@@ -77,6 +78,7 @@ __all__ = [
     "configure_logging",
     "daemon_command",
     "default_token_file",
+    "die_with_parent",
     "explain_import_error",
     "guarded",
     "human_size",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from moontide.kvstore.service import CommandFailed
+from moontide.kvstore.service import CommandFailed, die_with_parent
 
 _READY_SECONDS = 180.0
 _STOP_SECONDS = 50.0  # `up` ends its children in three steps of at most 15
@@ -113,6 +113,7 @@ def _command(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **environment},
+            preexec_fn=die_with_parent(),
         )
     try:
         yield _Command(process, log)

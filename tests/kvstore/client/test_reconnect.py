@@ -25,7 +25,7 @@ from moontide.kvstore import (
 from moontide.kvstore.client.connections import attachment
 
 from ...store_process import StartStore, StoreProcess
-from ...waiting import wait_until
+from ...waiting import Lateness, wait_until
 from .helpers import (
     NAMESPACE,
     SECONDS,
@@ -40,16 +40,21 @@ from .helpers import (
 
 LIMIT_SECONDS = 0.3
 LATEST_SECONDS = LIMIT_SECONDS * 1.1 + 0.15
-"""R21's ten percent, and what a thread may wait for a busy core."""
+"""R21's ten percent, and what a thread may wait for a core; what more it had to is added."""
 
 
 def timed(call: Callable[[], object]) -> tuple[BaseException | None, float]:
-    started = time.monotonic()
-    try:
-        call()
-    except (StoreTimeout, StoreUnavailable) as error:
-        return error, time.monotonic() - started
-    return None, time.monotonic() - started
+    """Its error and its seconds, which are LATEST_SECONDS at most."""
+    failed: BaseException | None = None
+    with Lateness() as late:
+        started = time.monotonic()
+        try:
+            call()
+        except (StoreTimeout, StoreUnavailable) as error:
+            failed = error
+        seconds = time.monotonic() - started
+    assert seconds <= LATEST_SECONDS + late.seconds
+    return failed, seconds
 
 
 def calls(client: StoreClient) -> dict[str, Callable[[], object]]:
@@ -84,10 +89,9 @@ def test_r21_calls_end_at_their_deadline_when_the_daemon_is_stopped(
                 if transport == "unix" or name != "kv":
                     error, seconds = timed(call)
                     assert error is not None, name
-                    assert LIMIT_SECONDS * 0.9 <= seconds <= LATEST_SECONDS, (name, seconds)
-            error, seconds = timed(lambda: kv.lookup(range(64), timeout_s=LIMIT_SECONDS))
+                    assert seconds >= LIMIT_SECONDS * 0.9, name
+            error, _ = timed(lambda: kv.lookup(range(64), timeout_s=LIMIT_SECONDS))
             assert error is not None
-            assert seconds <= LATEST_SECONDS
         assert client.get("key", timeout_s=SECONDS) == b"value"
         write_prompt(kv, range(64))
         assert check_prompt(kv, range(64)) == 64
@@ -109,7 +113,7 @@ def test_r21_jobs_end_at_their_deadline_when_the_daemon_is_stopped(
         buffers = [[bytearray(kv.layer_bytes(0)) for _ in range(4)]]
         store = kv.begin_store(range(1000, 1064), deadline_s=SECONDS)
         wait_until(lambda: store.statuses)
-        with daemon.stopped():
+        with daemon.stopped(), Lateness() as late:
             submitted = time.monotonic()
             jobs = {
                 kv.submit_lookup(tokens, deadline_s=LIMIT_SECONDS): "lookup",
@@ -124,12 +128,12 @@ def test_r21_jobs_end_at_their_deadline_when_the_daemon_is_stopped(
                     results[result.job] = (result, time.monotonic() - submitted)
                 return len(results) >= len(jobs) + 2  # the load, and the whole store
 
-            assert time.monotonic() - submitted < 0.1  # submitting did not block
+            assert time.monotonic() - submitted < 0.1 + late.seconds  # submitting did not block
             wait_until(take)
         for job, name in jobs.items():
             result, seconds = results[job]
             assert result.status in (JobStatus.TIMED_OUT, JobStatus.FAILED), (name, result)
-            assert seconds <= LATEST_SECONDS, (name, seconds)
+            assert seconds <= LATEST_SECONDS + late.seconds, name
         # mapped and current: a load needs the daemon for nothing
         assert results[load][0].status is JobStatus.DONE
         assert results[store.job][0].status is not JobStatus.DONE
@@ -146,9 +150,9 @@ def test_r25_a_killed_daemon_is_found_again(store_daemon: StartStore) -> None:
             wait_until_asked(client, "key")
             error, seconds = timed(lambda: client.get("key", timeout_s=LIMIT_SECONDS))
             assert isinstance(error, StoreUnavailable)
-            assert LIMIT_SECONDS * 0.9 <= seconds <= LATEST_SECONDS
+            assert seconds >= LIMIT_SECONDS * 0.9
             job = kv.submit_lookup(range(64), deadline_s=SECONDS)
-            result = result_of(kv, job, seconds=0.5)  # an engine is told at once
+            result = result_of(kv, job)  # an engine is told long before its deadline
             assert result.status is JobStatus.FAILED
             assert result.reason.startswith("unavailable: ")
             daemon.start()
