@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from moontide.kvstore import PutStatus, connect
+from moontide.kvstore import PutStatus
 
 from ...store_process import StoreProcess
+from ..client.helpers import client_of
 
 
 @pytest.mark.parametrize(
@@ -29,11 +30,12 @@ def test_segments_take_all_of_the_tier(
     largest_bytes: int,
 ) -> None:
     daemon = StoreProcess(tmp_path, tmp_path / "s", flags)
-    daemon.start()
-    with contextlib.closing(connect(f"unix:{daemon.socket}")) as client:
+    with contextlib.ExitStack() as stack:
+        stack.callback(daemon.kill)
+        daemon.start()
+        client = stack.enter_context(client_of(daemon, timeout_s=60.0))
         stats = client.stats()
         assert stats["segments"] == num_segments
         assert stats["tiers"]["dram"]["capacity_bytes"] == capacity_bytes
         assert client.put("largest", bytes(largest_bytes)).status is PutStatus.STORED
         assert client.size("largest") == largest_bytes
-    daemon.kill()
