@@ -2,7 +2,7 @@
 
 from .breaker import BreakerLimits
 from .engine import TransferEngine
-from .latency import BOUNDS_SECONDS, Latency
+from .latency import BOUNDS_SECONDS, Latencies, Latency
 from .overtaking import Overtaking
 from .tcp import tcp_engine
 from .types import ANYWHERE, EngineLimits, Location, Rail, RailName, RailRanks
@@ -12,6 +12,7 @@ __all__ = [
     "BOUNDS_SECONDS",
     "BreakerLimits",
     "EngineLimits",
+    "Latencies",
     "Latency",
     "Location",
     "Overtaking",

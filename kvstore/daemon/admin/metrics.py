@@ -6,11 +6,19 @@ key or a peer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+
+from moontide.transfer.engine import BOUNDS_SECONDS, Latency
 
 from ...nvme import NvmeStats
 from ..peers import PeerReport
@@ -143,7 +151,8 @@ class _ReportCollector(Collector):
 
 def _peers(report: PeerReport) -> Iterator[Metric]:
     gauge = GaugeMetricFamily(_PREFIX + "peers", "Other stores of the cluster", labels=["state"])
-    gauge.add_metric(["up"], len(report.up))
+    gauge.add_metric(["up"], len(report.up) - len(report.unreadable))
+    gauge.add_metric(["unreadable"], len(report.unreadable))
     gauge.add_metric(["away"], len(report.known) - len(report.up))
     yield gauge
     values = {
@@ -152,11 +161,26 @@ def _peers(report: PeerReport) -> Iterator[Metric]:
         "dropped": report.dropped_entries,
     }
     yield _labelled("peer_fills", "result", "Entries that were to come from peers", values)
+    yield _transfers(report.transfers)
     yield CounterMetricFamily(
         _PREFIX + "peer_corrupt_extents",
         "Layer extents that came with other bytes than their checksum",
         value=report.corrupt_extents,
     )
+
+
+def _transfers(latencies: Iterable[Latency]) -> Metric:
+    histogram = HistogramMetricFamily(
+        _PREFIX + "transfer_seconds",
+        "From asking for slices of peers' pools to their end",
+        labels=["transport", "opcode", "result"],
+    )
+    for each in latencies:
+        ends = [*map(str, BOUNDS_SECONDS), "+Inf"]
+        buckets = list(zip(ends, accumulate(each.counts), strict=False))
+        labels = [each.transport, each.opcode, each.result]
+        histogram.add_metric(labels, buckets, each.total_seconds)
+    return histogram
 
 
 def _nvme(stats: NvmeStats) -> Iterator[Metric]:

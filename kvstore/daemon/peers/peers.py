@@ -52,6 +52,7 @@ class PeerReport(msgspec.Struct, frozen=True):
 
     known: list[str]  # node ids
     up: list[str]
+    unreadable: list[str]  # up, but reading their pools fails
     indexed_blocks: int
     filling: int  # tasks
     in_flight_bytes: int
@@ -59,6 +60,7 @@ class PeerReport(msgspec.Struct, frozen=True):
     failed_entries: int
     dropped_entries: int  # nobody wanted them any more
     corrupt_extents: int
+    transfers: list[Latency]  # of layer extents from peers' pools, and larger slices' pieces
     copied_entries: int = 0  # of ours that other stores were had to take
     copied_bytes: int = 0
     failed_copies: int = 0
@@ -175,15 +177,17 @@ class Peers:
             slices_failed=own.slices_failed + served.slices_failed,
         )
 
-    def latencies(self) -> list[Latency]:
-        """Of what was read from peers."""
-        return self._engine.latencies()
-
     def report(self) -> PeerReport:
         neighbours = self._roster.neighbours()
         return PeerReport(
             known=[neighbour.record.id for neighbour in neighbours],
             up=[neighbour.record.id for neighbour in neighbours if neighbour.link.is_up],
+            unreadable=[
+                neighbour.record.id
+                for neighbour in neighbours
+                if neighbour.link.is_up and not neighbour.is_readable
+            ],
+            transfers=self._engine.latencies(),
             indexed_blocks=self._index.num_blocks,
             filling=len(self._tasks),
             in_flight_bytes=self._flow.used_bytes,

@@ -12,9 +12,12 @@ from moontide.kvstore.daemon.admin.report import StoreReport, make_report
 from moontide.kvstore.daemon.counters import Counters, TransportCounters
 from moontide.kvstore.daemon.peers import PeerReport
 from moontide.kvstore.store import Stats, TierStats
+from moontide.transfer.engine import Latencies
+from moontide.transfer.types import Opcode, SliceState, SliceStatus
 
-LABELS = {"tier", "transport", "result", "type", "code", "reason", "use", "state"}
-PEER_COUNTS = set(PeerReport.__struct_fields__) - {"known", "up"}
+LABELS = {"tier", "transport", "opcode", "result", "type", "code", "reason", "use", "state", "le"}
+PEER_COUNTS = set(PeerReport.__struct_fields__) - {"known", "up", "unreadable", "transfers"}
+DONE = SliceStatus(SliceState.DONE)
 NOT_UNITS = re.compile(r"_(ms|us|seconds_total|kb|mb|gb|minutes|percent)$")
 
 
@@ -31,7 +34,16 @@ def report() -> StoreReport:
     counters.failures["busy"] += 1
     counters.closed["stalled"] += 1
     counters.refused["clients"] += 1
-    peers = PeerReport(known=["b", "c"], up=["b"], **dict.fromkeys(PEER_COUNTS, 1))
+    latencies = Latencies()
+    latencies.add("tcp", Opcode.READ, [DONE, DONE], 0.002)
+    latencies.add("tcp", Opcode.READ, [DONE], 100.0)
+    peers = PeerReport(
+        known=["b", "c", "d"],
+        up=["b", "c"],
+        unreadable=["c"],
+        transfers=latencies.report(),
+        **dict.fromkeys(PEER_COUNTS, 1),
+    )
     return make_report(
         stats,
         counters,
@@ -74,3 +86,15 @@ def test_values_are_the_reports(report: StoreReport) -> None:
     assert samples["moontide_store_closed_connections_total", "stalled"] == 1
     assert samples["moontide_store_connections",] == 2
     assert samples["moontide_store_transport_received_bytes_total", "tcp"] == 11
+    for state in ("up", "unreadable", "away"):
+        assert samples["moontide_store_peers", state] == 1
+
+
+def test_latencies_are_a_histogram(report: StoreReport) -> None:
+    families = text_string_to_metric_families(render(report).decode())
+    [family] = [each for each in families if each.name == "moontide_store_transfer_seconds"]
+    buckets = {s.labels["le"]: s.value for s in family.samples if s.name.endswith("_bucket")}
+    assert (buckets["0.001"], buckets["0.0032"], buckets["10.0"], buckets["+Inf"]) == (0, 2, 2, 3)
+    [total] = [s for s in family.samples if s.name.endswith("_sum")]
+    assert total.value == pytest.approx(100.004)
+    assert total.labels == {"transport": "tcp", "opcode": "read", "result": "done"}
