@@ -1,8 +1,9 @@
 """What clients asked and were told, and whether that may be.
 
 A value may be read from the moment its put began until a change that surely came after it was
-answered: a replace or removal of its key that began when the put had ended. What was not answered
-may take effect at any later time, or never. A miss is always allowed: this is a cache.
+answered: a replace or removal of its key, or a clear, that began when the put had ended. What was
+not answered may take effect at any later time, or never. A miss is always allowed: this is a
+cache.
 """
 
 from __future__ import annotations
@@ -12,12 +13,22 @@ from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
 
+EVERY_KEY = "*"
+CLEAR_SECONDS = 1.0
+"""A store that is cut off from the one that was asked to clear reads of it in the membership."""
+RESUME_SECONDS = 1.0
+"""A store that was stopped may hand out old values until it has looked around (ADR 0011)."""
+
 
 class Kind(Enum):
     PUT = "put"
     REPLACE = "replace"
     REMOVE = "remove"
+    CLEAR = "clear"
     GET = "get"
+
+
+CHANGES = (Kind.REPLACE, Kind.REMOVE, Kind.CLEAR)
 
 
 class Fate(Enum):
@@ -28,9 +39,11 @@ class Fate(Enum):
 
 @dataclass
 class Call:
-    """One call. `value` is what was put, or what was read (None: a miss)."""
+    """One call. `value` is what was put, or what was read (None: a miss). A clear is of every
+    key."""
 
     client: str
+    node: str
     kind: Kind
     key: str
     value: bytes | None
@@ -38,50 +51,60 @@ class Call:
     end: float = math.inf
     fate: Fate = Fate.UNKNOWN
 
+    @property
+    def in_force_at(self) -> float:
+        """Of a change that was answered."""
+        return self.end + (CLEAR_SECONDS if self.kind is Kind.CLEAR else 0.0)
+
     def __str__(self) -> str:
         value = b"-" if self.value is None else self.value[:24]
         return (
-            f"{self.begin:10.6f}..{self.end:10.6f} {self.client} {self.kind.value} {self.key} "
-            f"{value!r} {self.fate.value}"
+            f"{self.begin:10.6f}..{self.end:10.6f} {self.client} at {self.node} {self.kind.value} "
+            f"{self.key} {value!r} {self.fate.value}"
         )
 
 
 class History:
     def __init__(self) -> None:
         self._calls: dict[str, list[Call]] = defaultdict(list)
+        self._resumed: dict[str, list[float]] = defaultdict(list)
         self.counts: dict[str, int] = defaultdict(int)
 
     def add(self, call: Call) -> Call:
         self._calls[call.key].append(call)
         return call
 
+    def resumed(self, node: str, at: float) -> None:
+        """It had been stopped."""
+        self._resumed[node].append(at)
+
     def wrong(self) -> list[str]:
         """Each read that may not be, with all calls of its key that bear on it."""
-        return [text for calls in self._calls.values() for text in _wrong_of(calls)]
+        clears = self._calls.pop(EVERY_KEY, [])
+        return [
+            text
+            for calls in self._calls.values()
+            for read in calls
+            if read.kind is Kind.GET and read.value is not None
+            for text in self._wrong(read, read.value, [*calls, *clears])
+        ]
 
-
-def _wrong_of(calls: list[Call]) -> list[str]:
-    written = {call.value: call for call in calls if call.kind in (Kind.PUT, Kind.REPLACE)}
-    changes = [
-        call
-        for call in calls
-        if call.kind in (Kind.REPLACE, Kind.REMOVE) and call.fate is Fate.DONE
-    ]
-    found = []
-    for read in calls:
-        if read.kind is not Kind.GET or read.value is None:
-            continue
-        put = written.get(read.value)
+    def _wrong(self, read: Call, value: bytes, calls: list[Call]) -> list[str]:
+        writes = (Kind.PUT, Kind.REPLACE)
+        put = next((call for call in calls if call.kind in writes and call.value == value), None)
         if put is None:
-            found.append(f"never put: {read}")
-        elif put.fate is Fate.NOTHING:
-            found.append(f"put without effect: {put}\n  {read}")
-        elif put.begin > read.end:
-            found.append(f"read before it was put: {put}\n  {read}")
-        else:
-            found += [
-                f"superseded:\n  {put}\n  {change}\n  {read}"
-                for change in changes
-                if put.end < change.begin and change.end < read.begin
-            ][:1]
-    return found
+            return [f"never put: {read}"]
+        if put.fate is Fate.NOTHING:
+            return [f"put without effect: {put}\n  {read}"]
+        if put.begin > read.end:
+            return [f"read before it was put: {put}\n  {read}"]
+        if any(0 <= read.begin - at <= RESUME_SECONDS for at in self._resumed[read.node]):
+            return []
+        return [
+            f"superseded:\n  {put}\n  {change}\n  {read}"
+            for change in calls
+            if change.kind in CHANGES
+            and change.fate is Fate.DONE
+            and put.end < change.begin
+            and change.in_force_at < read.begin
+        ][:1]

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 from .cluster import Cluster, Node
+from .history import History
 from .machine.scheduler import START_SECONDS
 from .machine.world import World
 from .visitors import Visitors
@@ -23,11 +24,14 @@ RATES = (500.0, 20_000.0)
 class Trouble:
     """`log` says what was done when."""
 
-    def __init__(self, world: World, cluster: Cluster, visitors: Visitors) -> None:
+    def __init__(
+        self, world: World, cluster: Cluster, visitors: Visitors, history: History
+    ) -> None:
         self.log: list[str] = []
         self._world = world
         self._cluster = cluster
         self._visitors = visitors
+        self._history = history
         self._rng = random.Random(world.rng.getrandbits(64))
         self._hit: set[str] = set()  # nodes that are in trouble
         self._alone = False  # nothing else may begin
@@ -101,6 +105,7 @@ class Trouble:
         self._last()
         self._tell(f"resume {node.name}")
         node.process.resume()
+        self._history.resumed(node.name, self._world.now)
 
     def _forget_record(self, node: Node) -> None:
         """By itself: who starts meanwhile, or loses its link, does not know of whoever has lost its

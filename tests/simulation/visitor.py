@@ -22,7 +22,7 @@ from moontide.kvstore import (
 )
 
 from .cluster import Cluster, Node
-from .history import Call, Fate, History, Kind
+from .history import EVERY_KEY, Call, Fate, History, Kind
 from .machine.world import World
 
 T = TypeVar("T")
@@ -80,7 +80,8 @@ class Visitor:
             (8, self._remove),
             (30, self._get),
             (6, self._view),
-            (2, self._clear),
+            (1, self._clear),
+            (1, self._empty),
             (10, self._blocks),
         )
         (act,) = self._rng.choices([act for _, act in acts], [weight for weight, _ in acts])
@@ -141,8 +142,15 @@ class Visitor:
                 self._fail(f"a view of {call.key} changed")
 
     def _clear(self, client: StoreClient) -> None:
+        call = self._begin(Kind.CLEAR, None, key=EVERY_KEY)
         timeout_s = self._timeout()
-        self._bounded("clear", timeout_s, lambda: client.clear(timeout_s=timeout_s))
+        if self._bounded("clear", timeout_s, lambda: client.clear(timeout_s=timeout_s)) is not None:
+            self._end(call, Fate.DONE)
+
+    def _empty(self, client: StoreClient) -> None:
+        """Only this node: what others have comes again."""
+        timeout_s = self._timeout()
+        self._bounded("empty", timeout_s, lambda: client.clear(nodes="this", timeout_s=timeout_s))
 
     # -- blocks -------------------------------------------------------------------------
 
@@ -196,9 +204,11 @@ class Visitor:
         head = f"{self.name}.{self._puts}|".encode()
         return head + self._rng.randbytes(16) * (self._rng.choice(SIZES) // 16)
 
-    def _begin(self, kind: Kind, value: bytes | None) -> Call:
-        key = f"k{self._rng.randrange(NUM_KEYS)}"
-        return self._history.add(Call(self.name, kind, key, value, self._world.now))
+    def _begin(self, kind: Kind, value: bytes | None, *, key: str = "") -> Call:
+        """Of any key, unless told."""
+        key = key or f"k{self._rng.randrange(NUM_KEYS)}"
+        now = self._world.now
+        return self._history.add(Call(self.name, self.node.name, kind, key, value, now))
 
     def _end(self, call: Call, fate: Fate) -> None:
         call.end, call.fate = self._world.now, fate
