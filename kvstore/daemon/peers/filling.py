@@ -25,7 +25,6 @@ from ...store import FILL_OWNER, Store
 from .flow import FlowLimit
 from .link import PeerLink
 from .news import NewsSource
-from .pace import ChunkPace
 from .plan import FillPlan, Piece, Read
 from .reads import PoolReads
 
@@ -84,7 +83,7 @@ class PeerFill:
         self._deadline = deadline  # monotonic seconds
         self._priority = priority
         self._window: deque[tuple[list[Read], asyncio.Task[Sums]]] = deque()
-        self._pace = ChunkPace()
+        self._pace = link.pace
 
     async def run(self) -> None:
         """Never raises but for cancellation."""
@@ -170,12 +169,14 @@ class PeerFill:
 
     def _settle_oldest(self) -> None:
         chunk, reading = self._window.popleft()
-        self._pace.came(_num_bytes(chunk), time.monotonic())
-        settled = self._plan.settle(chunk, _result(reading) or [None] * len(chunk))
+        sums = _result(reading) or [None] * len(chunk)
+        came = [read for read, found in zip(chunk, sums, strict=True) if found is not None]
+        self._pace.came(_num_bytes(came), time.monotonic())
+        settled = self._plan.settle(chunk, sums)
         for extent, layers in settled.advanced.items():
             slots, generations = _places([piece for piece, _ in layers])
-            sums = [found for _, found in layers]
-            self._tools.store.advance(FILL_OWNER, slots, generations, extent, sums)
+            checksums = [found for _, found in layers]
+            self._tools.store.advance(FILL_OWNER, slots, generations, extent, checksums)
         if settled.whole:
             self._commit(settled.whole)
         self._end(settled.ended)

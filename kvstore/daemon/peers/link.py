@@ -23,6 +23,7 @@ from ...membership import StoreRecord
 from ...opening import namespace_message
 from .connection import LinkIdentity, PeerConnection
 from .nearness import Nearness
+from .pace import ChunkPace
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class PeerLink:
         self.record = record
         self.detail = "not connected yet"
         self.was_up = False
+        self.pace = ChunkPace()
         self.nearness = Nearness()
         self._identity = identity
         self._rng = random.Random(record.instance)  # jitter only

@@ -5,28 +5,35 @@ from __future__ import annotations
 CHUNK_SECONDS = 0.05
 """A chunk is what comes in that time: where bytes come slowly, layers are told one by one, and
 little is on its way when nobody wants it any more; where they come fast, slices are large."""
-FIRST_BYTES = 1 << 20
+FIRST_BYTES = 256 << 10
 """While the pace is unknown."""
 MOST_BYTES = 8 << 20
+MEMORY_SECONDS = 1.0
+"""When bytes were on their way for that long, what was seen before counts half."""
 
 
 class ChunkPace:
-    """By what came so far. Pure: times are passed in (monotonic seconds)."""
+    """Of one peer, by what came from it so far in all its fills. Pure: times are passed in
+    (monotonic seconds)."""
 
     def __init__(self) -> None:
-        self._asked: list[float] = []  # chunks under way, oldest first
-        self._came_at = 0.0
-        self._bytes = 0
+        self._under_way = 0  # chunks
+        self._seen_at = 0.0
+        self._bytes = 0.0
         self._seconds = 0.0  # in which something was on its way
 
     def asked(self, now: float) -> None:
-        self._asked.append(now)
+        self._pass(now)
+        self._under_way += 1
 
     def came(self, num_bytes: int, now: float) -> None:
-        """The oldest chunk under way, or it failed."""
-        self._seconds += now - max(self._asked.pop(0), self._came_at)
-        self._came_at = now
+        """A chunk has ended, and so much of it has come."""
+        self._pass(now)
+        self._under_way -= 1
         self._bytes += num_bytes
+        if self._seconds > MEMORY_SECONDS:
+            self._bytes /= 2
+            self._seconds /= 2
 
     def chunk_bytes(self) -> int:
         """Of the next one."""
@@ -35,3 +42,8 @@ class ChunkPace:
         if self._bytes * CHUNK_SECONDS >= self._seconds * MOST_BYTES:
             return MOST_BYTES
         return int(self._bytes * CHUNK_SECONDS / self._seconds)
+
+    def _pass(self, now: float) -> None:
+        if self._under_way:
+            self._seconds += now - self._seen_at
+        self._seen_at = now
