@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from ..model import KVTensors, ModelConfig
 from .load_choice import Option, best
 from .load_costs import PrefillCost, TransferRates
-from .load_decision import LoadDecision
+from .load_decision import Company, LoadDecision
 from .plan import Chunk
 from .sequence import LoadEstimate, Source
 from .sequence import Sequence as Request
 from .stats import Speeds
+
+FAR_RESERVE = 1.15
+"""A step that waits for another node is planned as if that took so much longer than measured."""
 
 
 @dataclass(slots=True)
@@ -94,38 +97,50 @@ class MeasuredChoice:
         self._block_tokens = advisor.tensors.page_tokens
         self._block_bytes = advisor.tensors.block_bytes * self._num_layers
 
-    def choose(self, sequence: Request, load: range, *, beside_batch: bool) -> LoadDecision:
+    def choose(self, sequence: Request, load: range, company: Company) -> LoadDecision:
         if not load:
             return LoadDecision(load)
-        options = self._options(sequence, load, beside_batch)
+        options = self._options(sequence, load, company)
         count = best(options, self._num_layers)
-        blocks = load[:count]
-        tokens = range(blocks.start * self._block_tokens, blocks.stop * self._block_tokens)
-        recompute_s = self._advisor.prefill.seconds(tokens)
-        estimate = LoadEstimate(options[count].load_s, recompute_s)
-        return LoadDecision(blocks, len(load) - count, estimate)
+        blocks, overlaps = load[:count], options[count].overlaps
+        stop = sequence.num_tokens if overlaps else blocks.stop * self._block_tokens
+        lost = range(blocks.start * self._block_tokens, stop)  # computed, if it is given up
+        estimate = LoadEstimate(options[count].load_s, self._advisor.prefill.seconds(lost))
+        return LoadDecision(blocks, len(load) - count, estimate, overlaps)
 
     def admitted(self, decision: LoadDecision) -> None:
         counts = self._advisor.counts
         counts.loads_shortened += bool(decision.blocks and decision.num_forgone)
         counts.loads_skipped += bool(not decision.blocks and decision.num_forgone)
 
-    def _options(self, sequence: Request, load: range, beside_batch: bool) -> list[Option]:
-        """Blocks of this node are loaded while the step computes, unless others would wait."""
+    def _options(self, sequence: Request, load: range, company: Company) -> list[Option]:
+        """What may overlap is loaded while the step computes."""
         assert sequence.found is not None
-        now, prefill = time.monotonic(), self._advisor.prefill
+        now = time.monotonic()
         sources = [sequence.found.source(block) for block in load]
         seconds = {
             source: self._advisor.rates.seconds(source, self._block_bytes, now)
             for source in set(sources)
         }
-        overlaps, load_s = not beside_batch, 0.0
-        options = []
-        for count, source in enumerate([None, *sources]):
-            if source is not None:
-                load_s += seconds[source]
-                overlaps = overlaps and source.is_local
-            start = (load.start + count) * self._block_tokens
-            compute_s = prefill.seconds(range(start, sequence.num_tokens))
-            options.append(Option(load_s, compute_s, overlaps))
+        overlaps, load_s, reserve_s = True, 0.0, 0.0
+        options = [Option(0.0, self._compute_s(sequence, load.start), overlaps)]
+        for count, source in enumerate(sources, 1):
+            load_s += seconds[source]
+            reserve_s += 0.0 if source.is_local else (FAR_RESERVE - 1) * seconds[source]
+            overlaps = overlaps and self._may_overlap(source, company, now)
+            compute_s = self._compute_s(sequence, load.start + count)
+            planned_s = load_s + (reserve_s if overlaps else 0.0)
+            options.append(Option(planned_s, compute_s, overlaps))
         return options
+
+    def _compute_s(self, sequence: Request, first_block: int) -> float:
+        """From there to the end of the prompt."""
+        tokens = range(first_block * self._block_tokens, sequence.num_tokens)
+        return self._advisor.prefill.seconds(tokens)
+
+    def _may_overlap(self, source: Source, company: Company, now: float) -> bool:
+        """Whether a step may wait for it. Another node can be arbitrarily slow: only one whose pace
+        was just seen, and while nobody else would wait."""
+        if source.is_local:
+            return company is not Company.BATCH
+        return company is Company.NOBODY and self._advisor.rates.is_known(source, now)

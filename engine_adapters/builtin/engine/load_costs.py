@@ -41,6 +41,10 @@ class MeasuredRate:
         self._seconds = keep * self._seconds + seconds
         self._noted_at = now
 
+    def age_s(self, now: float) -> float:
+        """Since the last measurement."""
+        return now - self._noted_at if self._seconds > 0 else math.inf
+
     def per_second(self, now: float) -> float:
         if self._seconds <= 0:
             return self.first_guess
@@ -60,6 +64,11 @@ class TransferRates:
 
     def seconds(self, source: Source, num_bytes: int, now: float) -> float:
         return num_bytes / self._rate(source).per_second(now)
+
+    def is_known(self, source: Source, now: float) -> bool:
+        """It was loaded from a short while ago."""
+        rate = self._rates.get(source)
+        return rate is not None and rate.age_s(now) < HALF_LIFE_S
 
     def per_second(self, now: float) -> Mapping[Source, float]:
         return {source: rate.per_second(now) for source, rate in self._rates.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moontide.kvstore import JobId, JobResult, JobStatus, PrefixHit, Ticket
 
@@ -81,6 +81,16 @@ class Lookups:
             ),
             first_block=blocks.start,
             timeout_s=timeout_s,
+        )
+
+    def narrow(self, sequence: Sequence, num_tokens: int) -> None:
+        """From now on only blocks of the first tokens are held: the others need not come."""
+        held = self._tickets[sequence]
+        self._desk.submit(
+            lambda: self._desk.kv.submit_lookup(
+                sequence.token_ids[:num_tokens], pin_s=self._pin_s, deadline_s=self._pin_s
+            ),
+            lambda result: self._narrowed(sequence, held, result, num_tokens),
         )
 
     def hurry(self, sequence: Sequence, timeout_s: float) -> None:
@@ -169,6 +179,19 @@ class Lookups:
         if hit.blocks:
             self._tickets[sequence] = _Held(hit.ticket, time.monotonic() + self._pin_s / 3)
         self._answers.append((sequence, _found(hit, pending.first_block)))
+
+    def _narrowed(
+        self, sequence: Sequence, held: _Held, result: JobResult, num_tokens: int
+    ) -> None:
+        """The new ticket's pin stands for the old one's; loads go on with the old one's places."""
+        hit = result.hit if result.status is JobStatus.DONE else None
+        if hit is None or not hit.blocks:
+            return
+        over = hit.ticket
+        if self._tickets.get(sequence) is held and hit.num_tokens == num_tokens:
+            over = replace(hit.ticket, id=held.ticket.id)
+            held.ticket = replace(held.ticket, id=hit.ticket.id)
+        self._release(over)
 
     def _unanswered(self, sequence: Sequence, reason: str) -> None:
         """A fetch without an answer says more of the other store than of this one."""

@@ -7,7 +7,8 @@ never preempted for a younger one and every sequence fits the pool alone, so all
 
 A sequence with blocks to load joins an empty batch at once: its layers are loaded while it
 computes. Beside a running batch, which must not wait, its pages are filled in the background first;
-so are they when the blocks come from another node, which can be arbitrarily slow.
+so are they when the blocks come from another node, which can be arbitrarily slow, unless nobody
+else is here and that node's pace is known (load_advisor.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence as Seq
 
 from moontide.kvstore import BlockKey
 
-from .load_decision import LoadChooser, LoadDecision, TakeAll
+from .load_decision import Company, LoadChooser, LoadDecision, TakeAll
 from .page_pool import PagePool
 from .plan import Chunk, Limits, StepPlan
 from .sequence import Found, Phase, SendHandoff, Sequence
@@ -206,7 +207,7 @@ class Scheduler:
             shared = self.pool.match(sequence.keys[: self._num_usable(sequence)])
             decision = self._decide(sequence, len(shared))
             load = decision.blocks
-            in_background = sequence.is_received or self._is_slow(sequence, load)
+            in_background = sequence.is_received or (bool(load) and not decision.overlaps)
             if not (budget or in_background) or not self._take_pages(sequence, shared):
                 return
             self._waiting.remove(sequence)
@@ -236,7 +237,13 @@ class Scheduler:
             return LoadDecision(range(num_shared, stop))
         found = sequence.found.stop if sequence.found else 0
         load = range(num_shared, max(num_shared, min(found, self._num_usable(sequence))))
-        return self._chooser.choose(sequence, load, beside_batch=bool(self._running))
+        return self._chooser.choose(sequence, load, self._company())
+
+    def _company(self) -> Company:
+        """Of who is being admitted."""
+        if self._running:
+            return Company.BATCH
+        return Company.NEWCOMERS if self._loading or len(self._waiting) > 1 else Company.NOBODY
 
     def _admit(self, sequence: Sequence, decision: LoadDecision) -> None:
         """What is computed although it was found is offered to the store: others have it, or it
@@ -245,14 +252,6 @@ class Scheduler:
         sequence.estimate = decision.estimate
         if decision.num_forgone:
             sequence.stored_blocks = min(sequence.stored_blocks, decision.blocks.stop)
-
-    def _is_slow(self, sequence: Sequence, load: range) -> bool:
-        """Whether somebody would wait for the load."""
-        if not load:
-            return False
-        assert sequence.found is not None
-        is_local = all(sequence.found.source(block).is_local for block in load)
-        return bool(self._running) or not is_local
 
     def _take_pages(self, sequence: Sequence, shared: list[int]) -> bool:
         """The shared pages and new ones for all its tokens, and for token 1 of a hand-off."""

@@ -138,6 +138,8 @@ class StoreConnector:
             window_bytes=settings.staging_bytes // 2 // settings.max_background_loads,
             idle_s=settings.handoff_timeout_s if is_open else settings.load_timeout_s,
         )
+        if not sequence.is_received:
+            self._narrow(sequence, blocks)
         return True
 
     def hurry(self, sequence: Sequence) -> None:
@@ -180,6 +182,7 @@ class StoreConnector:
                     blocks=chunk.load,
                     ticket=ticket,
                 )
+                self._narrow(chunk.sequence, chunk.load)
         return loads
 
     def begin_stores(self, chunks: Seq[Chunk]) -> dict[Chunk, LayerStore]:
@@ -235,6 +238,13 @@ class StoreConnector:
             tickets=self._lookups.num_tickets,
             staging_bytes=self._desk.staging.used_bytes + self._background.staging.used_bytes,
         )
+
+    def _narrow(self, sequence: Sequence, load: range) -> None:
+        """What is found after `load` and would come from another node need not come."""
+        found = sequence.found
+        assert found is not None
+        if not all(found.source(block).is_local for block in range(load.stop, found.stop)):
+            self._lookups.narrow(sequence, load.stop * self._tensors.page_tokens)
 
     def _store(self, chunk: Chunk) -> LayerStore:
         tokens = chunk.sequence.token_ids[: chunk.store.stop * self._tensors.page_tokens]

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from moontide.engine_adapters.builtin.bench.throttle import ThrottledRelay
-from moontide.engine_adapters.builtin.engine.load_advisor import LoadAdvisor
-from moontide.engine_adapters.builtin.engine.sequence import Source
+from moontide.engine_adapters.builtin.engine.load_advisor import LoadAdvisor, MeasuredChoice
+from moontide.engine_adapters.builtin.engine.load_decision import Company
+from moontide.engine_adapters.builtin.engine.sequence import Found, Sequence, Source
+from moontide.engine_adapters.builtin.model import Sampling
 from moontide.kvstore import Namespace, StoreClient, Tier, connect
 from moontide.kvstore.membership import FileMembership, StoreRecord
 
@@ -194,6 +196,60 @@ def test_the_part_that_is_near_is_loaded_and_the_rest_computed(
     assert answer.reuse.bytes_by_transport == {"shm": 20 * BLOCK_BYTES}
     assert not answer.reuse.recomputed
     assert here.engine.stats.store.loads_shortened == 1
+
+
+def test_r51_of_a_slow_peers_blocks_the_first_are_loaded_while_the_rest_is_computed(
+    cluster: SlowCluster, home: Bench, make_here: MakeBench, clients: list[StoreClient]
+) -> None:
+    """Where either takes about as long; what is not loaded comes no further. A load of everything
+    goes before, from which the store knows the peer's pace."""
+    bytes_per_s = 2 * MBIT
+
+    def teach(advisor: LoadAdvisor) -> None:
+        slow_prefill(advisor, 150.0)
+        advisor.rates.note(REMOTE, 10_000_000, 10_000_000 / bytes_per_s, time.monotonic())
+
+    patient, here = make_here(lambda advisor: slow_prefill(advisor, 10.0)), make_here(teach)
+    home.stored(prompt(TOKENS, 8))
+    token_ids = prompt(TOKENS, 9)
+    expected = home.stored(token_ids)
+    await_known(clients)
+    cluster.relay.bytes_per_s = bytes_per_s
+    assert patient.run(prompt(TOKENS, 8)).reuse.dram_tokens == 50 * BLOCK
+    before = clients[1].stats()["peers"]
+    answer = here.run(token_ids)
+    here.settle()
+    assert answer.token_ids == expected.token_ids
+    num_blocks = answer.reuse.dram_tokens // BLOCK
+    assert 10 < num_blocks < 40
+    assert answer.reuse.bytes_by_transport == {"tcp": num_blocks * BLOCK_BYTES}
+    assert not answer.reuse.recomputed
+    assert here.engine.stats.store.loads_shortened == 1
+    after = clients[1].stats()["peers"]
+    assert after["filled_entries"] - before["filled_entries"] == num_blocks
+    assert after["dropped_entries"] - before["dropped_entries"] == 50 - num_blocks
+
+
+def test_a_step_waits_for_another_node_only_if_its_pace_is_known_and_nobody_else_waits(
+    make_here: MakeBench,
+) -> None:
+    taught: list[LoadAdvisor] = []
+    make_here(taught.append)
+    [advisor] = taught
+    slow_prefill(advisor, 150.0)
+    advisor.rates.note(REMOTE, 10_000_000, 10_000_000 / (2 * MBIT), time.monotonic())
+    chooser = MeasuredChoice(advisor)
+    sequence = Sequence(1, tuple(prompt(TOKENS)), Sampling())
+    sequence.found = Found(0, (REMOTE,) * 50)
+    alone = chooser.choose(sequence, range(50), Company.NOBODY)
+    assert alone.overlaps
+    assert 0 < len(alone.blocks) < 50
+    for company in (Company.NEWCOMERS, Company.BATCH):
+        beside = chooser.choose(sequence, range(50), company)
+        assert not beside.overlaps or not beside.blocks
+    unknown = Source(Tier.DRAM, "tcp", "never-seen")
+    sequence.found = Found(0, (unknown,) * 50)
+    assert not chooser.choose(sequence, range(50), Company.NOBODY).overlaps
 
 
 @pytest.mark.parametrize("beside_batch", [False, True])
