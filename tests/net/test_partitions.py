@@ -1,0 +1,96 @@
+"""A host is cut off, comes back over 4 Mbit/s, and is whole again: no wrong byte, no call beyond
+its deadline; what has a replica that can be reached is read throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from moontide.kvstore import PutStatus, StoreClient
+
+from ..waiting import wait_until
+from .cluster import Cluster
+from .hosts import HOSTS
+from .reading import Reader, content
+
+pytestmark = pytest.mark.net
+
+KEYS_PER_HOST = 30
+
+
+@contextmanager
+def reading(cluster: Cluster, keys: list[str]) -> Iterator[dict[str, Reader]]:
+    """At every host. No reader may have met a fault."""
+    with ExitStack() as stack:
+        readers = {}
+        for host, store in cluster.stores.items():
+            readers[host] = Reader(stack.enter_context(store.client()), keys)
+            stack.callback(readers[host].stop)
+        yield readers
+    for host, reader in readers.items():
+        assert reader.faults == [], f"at {host}"
+
+
+def put_replicated(cluster: Cluster) -> list[str]:
+    """Two replicas of each key, the first at each host in turn."""
+    keys = []
+    for host, store in cluster.stores.items():
+        with store.client() as client:
+            for number in range(KEYS_PER_HOST):
+                keys.append(f"{host}-{number}")
+                result = client.put(keys[-1], content(keys[-1]), replicas=2, timeout_s=20)
+                assert (result.status, result.reason) == (PutStatus.STORED, "")
+    return keys
+
+
+def read_all(client: StoreClient, keys: list[str]) -> None:
+    for key in keys:
+        assert client.get(key, timeout_s=20) == content(key), key
+
+
+def see_each_other(cluster: Cluster, clients: dict[str, StoreClient], host: str) -> bool:
+    """Whether each of the others has its link to `host`."""
+    return all(
+        host in clients[other].stats()["peers"]["up"] for other in cluster.stores if other != host
+    )
+
+
+def test_a_host_is_cut_off_returns_slowly_and_is_whole_again(cluster: Cluster) -> None:
+    network = cluster.network
+    keys = put_replicated(cluster)
+    with ExitStack() as stack:
+        clients = {h: stack.enter_context(s.client()) for h, s in cluster.stores.items()}
+        readers = stack.enter_context(reading(cluster, keys))
+        for reader in readers.values():
+            reader.await_reads(30)
+
+        network.cut("c")
+        wait_until(lambda: not see_each_other(cluster, clients, "c"), 30)
+        for host in ("a", "b"):
+            wait_until(lambda host=host: "c" not in clients[host].stats()["peers"]["up"], 30)
+            read_all(clients[host], keys)
+            readers[host].await_reads(100)
+        away = [f"away-{number}" for number in range(10)]
+        for key in away:
+            assert clients["c"].put(key, content(key)).status is PutStatus.STORED
+        read_all(clients["c"], away)
+
+        network.heal("c")
+        network.throttle("c", "4mbit")
+        wait_until(lambda: see_each_other(cluster, clients, "c"), 30)
+        for host in ("a", "b"):
+            readers[host].await_reads(100)
+        wait_until(lambda: clients["b"].get(away[0], timeout_s=10) == content(away[0]), 30)
+
+        network.heal("c")
+        for host in HOSTS:
+            wait_until(lambda host=host: all(clients[host].exists_many(keys + away)), 30)
+            read_all(clients[host], keys + away)
+            readers[host].await_reads(30)
+        assert clients["a"].remove_many(keys[:5]) == 5
+        for host in HOSTS:
+            wait_until(lambda host=host: not any(clients[host].exists_many(keys[:5])), 30)
+    for host in HOSTS:
+        cluster.check_at_rest(host)
