@@ -242,7 +242,7 @@ def socket(module_store_daemon: Callable[[], Any]) -> Path:
 @pytest.fixture
 def client(socket: Path) -> Iterator[StoreClient]:
     """A client of an empty daemon."""
-    with connect(f"unix:{socket}") as client:
+    with connect(f"unix:{socket}", timeout_s=WAIT_SECONDS) as client:
         client.clear()
         yield client
 

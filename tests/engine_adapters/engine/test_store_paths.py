@@ -17,7 +17,7 @@ from moontide.engine_adapters.builtin.model import KVTensors, LoadedModel, Seque
 from moontide.kvstore import JobResult, JobStatus, Namespace, StoreClient
 from moontide.kvstore.errors import Busy, StoreError, StoreTimeout, StoreUnavailable
 
-from .conftest import BLOCK, MakeBench, NewKv
+from .conftest import BLOCK, WAIT_SECONDS, MakeBench, NewKv
 from .taps import AWAY, Altering, Delaying, Refusing, Tap, fail_block, lose, time_out
 from .test_engine import prompt
 
@@ -352,7 +352,7 @@ def aborts_in_every_state(
             fresh = prompt(200, rng.randrange(1 << 30))
             request = bench.start(fresh if state == "storing" else prompt(400), 40)
             if state == "decoding":
-                request.outputs.get(timeout=10)
+                request.outputs.get(timeout=WAIT_SECONDS)
             time.sleep(rng.random() * 0.02)  # any moment of the state
             bench.engine.abort(request.id)
             for blocker in blockers:
