@@ -98,7 +98,7 @@ class PeerEntrySource:
     async def _bring(self, request: EntriesWanted, then: Then) -> None:
         """What is late for this request comes nevertheless, for the next."""
         asked: set[tuple[EntryId, str]] = set()
-        missing = list(request.entries)
+        missing = list(dict.fromkeys(request.entries))
         try:
             async with asyncio.timeout(request.deadline - time.monotonic()):
                 for _ in range(MAX_HOLDERS):
