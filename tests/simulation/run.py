@@ -21,7 +21,7 @@ from .visitors import Visitors
 
 PACKAGE = "moontide"
 NUM_NODES = 3
-SECONDS = 8.0
+SECONDS = 5.0
 """Of trouble, unless told otherwise."""
 QUIET_SECONDS = 12.0
 """After the last trouble, for leases, pins and retries to end."""

@@ -3,8 +3,12 @@ again."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
+
+from moontide.kvstore import StoreError
+from moontide.kvstore.daemon.admin.bodies import DrainAnswer
 
 from .cluster import Cluster, Node
 from .history import History
@@ -17,6 +21,7 @@ LEAST_SECONDS, MOST_SECONDS = 0.05, 3.0
 NUM_MAKERS = 2
 LENGTHS = (0.0, 0.1, 1.0, 8.0)
 """How long something may last, at most."""
+DRAIN_SECONDS = 2.0
 RATES = (500.0, 20_000.0)
 """Bytes a second of a slow link."""
 
@@ -42,6 +47,7 @@ class Trouble:
             self._stop,
             self._cut,
             self._slow,
+            self._drain,
             self._forget_record,
             self._kill_visitor,
         )
@@ -106,6 +112,16 @@ class Trouble:
         self._tell(f"resume {node.name}")
         node.process.resume()
         self._history.resumed(node.name, self._world.now)
+
+    def _drain(self, node: Node) -> None:
+        self._tell(f"drain {node.name}")
+        admin = self._cluster.admin(node, DRAIN_SECONDS + 1.0)
+        with contextlib.suppress(StoreError):
+            admin.post("/v1/drain", {"seconds": DRAIN_SECONDS}, DrainAnswer)
+            self._last()
+        with contextlib.suppress(StoreError):
+            admin.post("/v1/undrain", {}, DrainAnswer)
+        self._tell(f"drained {node.name}, and no longer")
 
     def _forget_record(self, node: Node) -> None:
         """By itself: who starts meanwhile, or loses its link, does not know of whoever has lost its

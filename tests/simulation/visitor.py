@@ -79,7 +79,10 @@ class Visitor:
             (15, self._replace),
             (8, self._remove),
             (30, self._get),
+            (6, self._get_many),
             (6, self._view),
+            (4, self._pin),
+            (3, self._look),
             (1, self._clear),
             (1, self._empty),
             (10, self._blocks),
@@ -140,6 +143,41 @@ class Visitor:
             self._world.scheduler.sleep(self._rng.uniform(0.0, 0.3))
             if bytes(view.data) != call.value and view.valid():
                 self._fail(f"a view of {call.key} changed")
+
+    def _get_many(self, client: StoreClient) -> None:
+        calls = [self._begin(Kind.GET, None) for _ in range(3)]
+        timeout_s = self._timeout()
+        keys = [call.key for call in calls]
+        values = self._bounded(
+            "get_many", timeout_s, lambda: client.get_many(keys, timeout_s=timeout_s)
+        )
+        for call, value in zip(calls, values or (), strict=False):
+            call.value = value
+            self._end(call, Fate.DONE)
+
+    def _pin(self, client: StoreClient) -> None:
+        """What is pinned is read as often as one likes, and is the same each time."""
+        call, timeout_s = self._begin(Kind.GET, None), self._timeout()
+        pinned = self._bounded(
+            "pin", timeout_s, lambda: client.pin([call.key], ttl_s=1.0, timeout_s=timeout_s)
+        )
+        if pinned is None:
+            return
+        with pinned, contextlib.suppress(StoreError):
+            for key in pinned.keys:
+                with pinned.view(key) as view:
+                    call.value = bytes(view.data)
+                self._end(call, Fate.DONE)
+                self._world.scheduler.sleep(self._rng.uniform(0.0, 1.2))
+                with pinned.view(key) as view:
+                    changed = bytes(view.data) != call.value
+                if changed:
+                    self._fail(f"{call.key} changed while it was pinned")
+
+    def _look(self, client: StoreClient) -> None:
+        keys, timeout_s = [f"k{number}" for number in range(NUM_KEYS)], self._timeout()
+        for what, call in (("exists", client.exists_many), ("prefetch", client.prefetch)):
+            self._bounded(what, timeout_s, lambda call=call: call(keys, timeout_s=timeout_s))
 
     def _clear(self, client: StoreClient) -> None:
         call = self._begin(Kind.CLEAR, None, key=EVERY_KEY)
