@@ -23,6 +23,8 @@ ORIGIN = Origin(Tier.NVME, "file")
 READ_AHEAD_BYTES = 32 << 20
 READ_AHEAD_RATIO = 1 / 8
 """Of DRAM."""
+FILLED_AHEAD_AT_ONCE = 8
+"""Entries read ahead, before others get the loop."""
 LOCATED_AT_ONCE = 128
 """Blocks looked for in one read of the index: what follows the first gap is of no use."""
 
@@ -183,7 +185,7 @@ class NvmeSource:
         self.misses += len(located) - len(found)
         self._fill_entries(found)
         if found:
-            self.hits += self._fill_entries(self._read_ahead.brought(found))
+            self._fill_ahead_soon(self._read_ahead.brought(found))
         wanted = dict.fromkeys(request.entries)
         filling = [entry for entry in wanted if entry in self._waiting]
         if not filling:
@@ -195,7 +197,16 @@ class NvmeSource:
 
     def used(self, entries: Sequence[bytes]) -> None:
         """These were asked for, wherever they lay."""
-        self.hits += self._fill_entries(self._read_ahead.used(entries))
+        self._fill_ahead_soon(self._read_ahead.used(entries))
+
+    def _fill_ahead_soon(self, found: Sequence[NvmeLocation]) -> None:
+        """A few at a time, after the answer to whoever asks and the reads of what was asked for."""
+        if found:
+            self._loop.call_soon(self._fill_ahead, found)
+
+    def _fill_ahead(self, found: Sequence[NvmeLocation]) -> None:
+        self.hits += self._fill_entries(found[:FILLED_AHEAD_AT_ONCE])
+        self._fill_ahead_soon(found[FILLED_AHEAD_AT_ONCE:])
 
     def _fill_entries(self, found: Sequence[NvmeLocation]) -> int:
         """Begins to bring what is neither here nor on its way, as far as there is room; how many
