@@ -224,6 +224,8 @@ class Stream:
             with self._turn:
                 self._turn.check()
                 self._tend(sock, ready)
+            if self._asked:  # perhaps since the last look, by who relied on the turn
+                self.listen()
             ready = self._sleep()
         return Unavailable("this transport closes the connection") if self._stopped else None
 
