@@ -89,6 +89,10 @@ class EntryChanges(Protocol):
         """Calls one of the two. `fail` gets a retryable error: a store that cannot be reached, or
         too many changes of the same entries at once."""
 
+    def want(self, entries: Sequence[EntryId], replicas: int) -> None:
+        """So many replicas of these are wanted in all: one that goes with its store is made
+        again."""
+
     def spread(self, entries: Sequence[EntryId], replicas: int, then: Spread) -> None:
         """Has other stores take copies of what is here, then calls `then`."""
 

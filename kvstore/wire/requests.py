@@ -96,6 +96,7 @@ class Lookup(Message, frozen=True, tag=9):
     pin_s: float | None = None
     local_only: bool = False  # as peers ask each other
     floor: int = 0  # between nodes: of the string entries, as the asker knows it
+    replicas: int = 0  # between nodes: so many are wanted in all
 
 
 class LookupBlocks(Message, frozen=True, tag=10):

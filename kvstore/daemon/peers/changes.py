@@ -29,6 +29,7 @@ from ...keys import EntryId
 from ...store import Store
 from ..sources import Apply, Fail, Spread
 from .fences import Fences
+from .repair import WantedReplicas
 from .roster import Neighbour, Roster
 from .tasks import TaskGroup
 
@@ -43,6 +44,8 @@ RETRY_SECONDS = 0.02
 Bar = Callable[[Collection[str]], None]
 """See `Absences.bar`."""
 COPY_SECONDS = 2.0
+COPY_ASK_SECONDS = 0.9
+"""For a store to take a copy, or to say that it is still coming: another one is asked then."""
 COPY_RETRY_SECONDS = 0.01
 
 
@@ -55,9 +58,17 @@ class StringChanges:
     """See `EntryChanges`."""
 
     def __init__(
-        self, store: Store, roster: Roster, fences: Fences, tasks: TaskGroup, bar: Bar
+        self,
+        store: Store,
+        roster: Roster,
+        fences: Fences,
+        tasks: TaskGroup,
+        *,
+        bar: Bar,
+        wanted: WantedReplicas,
     ) -> None:
         self._bar = bar
+        self._wanted = wanted
         self._roster = roster
         self._fences = fences
         self._tasks = tasks
@@ -73,6 +84,7 @@ class StringChanges:
         if self._roster.find(holder) is None:
             raise Busy(f"{holder[:200]} is no store of this cluster, as far as is known yet")
         if seconds > 0:
+            self._wanted.forget(entries)
             now = time.monotonic()
             self._fences.take(entries, holder, now + seconds, now)
         else:
@@ -94,7 +106,11 @@ class StringChanges:
         else:
             self._tasks.start(self._change(entries, apply, fail))
 
+    def want(self, entries: Sequence[EntryId], replicas: int) -> None:
+        self._wanted.want(entries, replicas)
+
     def spread(self, entries: Sequence[EntryId], replicas: int, then: Spread) -> None:
+        self._wanted.want(entries, replicas)
         self._tasks.start(self._spread(entries, replicas, then))
 
     # -- changing ---------------------------------------------------------------------
@@ -108,6 +124,7 @@ class StringChanges:
             asked: list[Neighbour] = []
             try:
                 await self._fence_all(entries, holder, asked, dropped, deadline)
+                self._wanted.forget(entries)
                 apply(dropped)
                 return
             except Busy as error:
@@ -188,18 +205,21 @@ class StringChanges:
             neighbours = {each.record.id: each for each in self._roster.neighbours()}
             while neighbours and copies < replicas - 1:
                 nearest = home_of(entries[0], list(neighbours))
-                copies += await self._copy_to(neighbours.pop(nearest), entries)
+                copies += await self.copy_to(neighbours.pop(nearest), entries, replicas)
         finally:
             then(copies + 1)
 
-    async def _copy_to(self, neighbour: Neighbour, entries: Sequence[EntryId]) -> bool:
+    async def copy_to(
+        self, neighbour: Neighbour, entries: Sequence[EntryId], replicas: int = 0
+    ) -> bool:
         """Has a peer look the entries up until it found them all: it brings them from here, once
-        our events told it of them."""
+        our events told it of them. It is told how many `replicas` are wanted."""
         deadline = time.monotonic() + COPY_SECONDS
         while time.monotonic() < deadline:
             try:
-                message = wire.Lookup(list(entries))
-                reply = await neighbour.link.ask(message, wire.LookupReply, timeout_s=ASK_SECONDS)
+                message = wire.Lookup(list(entries), replicas=replicas)
+                link = neighbour.link
+                reply = await link.ask(message, wire.LookupReply, timeout_s=COPY_ASK_SECONDS)
             except StoreError as error:
                 logger.info("copy_failed peer=%s reason=%s", neighbour.record.id, error)
                 return False

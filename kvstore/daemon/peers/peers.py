@@ -22,7 +22,7 @@ from ...store import Store
 from ..counters import TransportCounters
 from ..sources import BlockSource, EntryChanges, HandOffSource, PeerEntries
 from .block_source import PeerBlockSource, RemoteCopies
-from .changes import Bar, StringChanges
+from .changes import Bar, StringChanges, home_of
 from .connection import LinkIdentity
 from .copies import PeerCopies
 from .entry_source import PeerEntrySource
@@ -33,6 +33,7 @@ from .hand_offs import HandOffs
 from .link import PeerLink
 from .rails import open_engine
 from .reads import PoolReads
+from .repair import Repair, WantedReplicas
 from .roster import Roster
 from .tasks import TaskGroup
 
@@ -65,6 +66,7 @@ class PeerReport(msgspec.Struct, frozen=True):
     copied_bytes: int = 0
     failed_copies: int = 0
     copies_left: int = 0  # of the runs under way
+    repaired_entries: int = 0  # replicas made again
 
 
 class FloorsTold(NamedTuple):
@@ -132,9 +134,20 @@ class Peers:
         self.entries: PeerEntries = self._strings
         self.copies = PeerCopies(store, self._roster, self._index, floor_of)
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
-        self.changes: EntryChanges = StringChanges(
-            store, self._roster, self._fences, self._tasks, bar
+        wanted = WantedReplicas()
+        changes = StringChanges(
+            store, self._roster, self._fences, self._tasks, bar=bar, wanted=wanted
         )
+        self.changes: EntryChanges = changes
+        self._repair = Repair(
+            wanted,
+            self._roster,
+            self._index,
+            node=store.instance.node,
+            home=home_of,
+            copy_to=changes.copy_to,
+        )
+        self._repairing = asyncio.create_task(self._repair.run(), name="replica-repair")
         self._server.start()
         self._roster.start()
 
@@ -158,6 +171,8 @@ class Peers:
 
     async def close(self) -> None:
         """Ends every fill; when it returns, nobody touches the pool for a peer any more."""
+        self._repairing.cancel()
+        await asyncio.wait({self._repairing})
         await self._tasks.close()
         await self._roster.close()
         await self._session.close()
@@ -199,6 +214,7 @@ class Peers:
             copied_bytes=self.copies.counters.num_bytes,
             failed_copies=self.copies.counters.failed,
             copies_left=self.copies.counters.left,
+            repaired_entries=self._repair.num_repaired,
         )
 
 

@@ -33,6 +33,8 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
     checks.seconds("pin_s", message.pin_s)
     floors.check_strings(peer, message.floor)
     entries = checks.entry_ids(message.entries)
+    if 1 < message.replicas <= wire.MAX_REPLICAS and peer.sources.changes is not None:
+        peer.sources.changes.want(entries, message.replicas)
 
     def look(beyond: int) -> wire.LookupReply:
         now = peer.clock()

@@ -35,7 +35,7 @@ def clients(nodes: list[StoreProcess]) -> Iterator[tuple[StoreClient, StoreClien
         yield here, there
 
 
-def _lies_at(node: StoreProcess, key: str) -> bool:
+def lies_at(node: StoreProcess, key: str) -> bool:
     with local_client(node.socket) as raw:
         message = wire.Exists([string_entry_id(key)], local_only=True)
         return bool(raw.call(message).message.found[0])
@@ -53,15 +53,19 @@ def test_a_copy_is_at_both_and_a_move_only_there(
     value = bytes(range(256)) * 500
     here.put_many([(key, value) for key in (copied, moved, other)])
     assert _ask(nodes[0], "move", keys=[f"s:{moved.replace(' ', '%20')}"], dry_run=True) == {
-        "dry_run": True, "nodes": {}, "num_bytes": len(value), "ended_here": 0,
-        "left": 1, "reason": "",
+        "dry_run": True,
+        "nodes": {},
+        "num_bytes": len(value),
+        "ended_here": 0,
+        "left": 1,
+        "reason": "",
     }
     for act, key in (("copy", copied), ("move", moved)):
         told = _ask(nodes[0], act, keys=[f"s:{key.replace(' ', '%20')}"])
         assert (told["nodes"], told["left"]) == ({"node-b": 1}, 0)
         assert told["ended_here"] == (act == "move")
-    assert [_lies_at(nodes[0], key) for key in (copied, moved, other)] == [True, False, True]
-    assert [_lies_at(nodes[1], key) for key in (copied, moved, other)] == [True, True, False]
+    assert [lies_at(nodes[0], key) for key in (copied, moved, other)] == [True, False, True]
+    assert [lies_at(nodes[1], key) for key in (copied, moved, other)] == [True, True, False]
     assert here.get(moved) == value  # from there
 
 
