@@ -37,7 +37,7 @@ _UNWANTED_SECONDS = 0.2
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
     window_pieces: int = 64  # sent and not answered
-    window_bytes: int = 4 << 20
+    window_bytes: int = 8 << 20  # two of the largest pieces
     stall_seconds: float = 10.0  # less than 64 KiB in this time while answers are due
     idle_seconds: float = 30.0  # less than the server's
 
@@ -140,12 +140,14 @@ class Stream:
             self._lock.release()
 
     def listen(self) -> None:
-        """Answers are due, and who asked does not receive them: the thread does, unless somebody
-        has the turn, who looks after it when he gives it back."""
-        if not self._watched & select.EPOLLIN and not self._turn.is_taken():
-            with self._lock:
-                if self._sock is not None:
-                    self._watch(self._sock)
+        """Whoever asked does not receive what is due, so the thread does. While somebody has the
+        turn it is left to him, who calls this when he gave it back."""
+        is_heard = self._watched & select.EPOLLIN or not (self._asked or self._writer)
+        if is_heard or self._turn.is_taken():
+            return
+        with self._lock:
+            if self._sock is not None:
+                self._watch(self._sock)
 
     def receive_for(self, batch: Batch) -> None:
         """The calling thread waits for that batch: it receives what comes, until nothing of the
@@ -158,8 +160,9 @@ class Stream:
                         self._receive_for(batch, self._sock)
             except (TransferError, OSError):
                 self.wake()  # the connection ends
-        if self._asked or self._writer:
-            self.listen()
+            if self._writer or self._route.has_work:
+                self.wake()
+        self.listen()
 
     def wake(self) -> None:
         """There is something to look at."""
@@ -224,8 +227,7 @@ class Stream:
             with self._turn:
                 self._turn.check()
                 self._tend(sock, ready)
-            if self._asked:  # perhaps since the last look, by who relied on the turn
-                self.listen()
+            self.listen()
             ready = self._sleep()
         return Unavailable("this transport closes the connection") if self._stopped else None
 
@@ -239,7 +241,8 @@ class Stream:
             )  # nothing is due: the peer has gone, or speaks out of turn
         while not self._stopped and self._advance(sock, socket.MSG_DONTWAIT):
             pass
-        self._watch(sock)
+        with self._lock:
+            self._watch(sock)
 
     def _sleep(self) -> dict[int, int] | None:
         """What wakes the thread, or nothing does for so long that it looks; None when it was idle
@@ -257,7 +260,7 @@ class Stream:
         return min(left, _UNWANTED_SECONDS) if self._unwanted_bytes else left
 
     def _watch(self, sock: socket.socket) -> None:
-        """What is due wakes the thread, and nothing else does."""
+        """What is due wakes the thread, and nothing else does. Under `_lock`."""
         events = _ANSWERS if self._asked else _GONE
         self._set_watched(sock, events | (select.EPOLLOUT if self._writer else 0))
 
@@ -278,8 +281,11 @@ class Stream:
     # -- who has the turn ---------------------------------------------------------
 
     def _receive_for(self, batch: Batch, sock: socket.socket) -> None:
-        self._set_watched(sock, _GONE)
+        if self._watched != _GONE:
+            with self._lock:
+                self._set_watched(sock, _GONE)
         while batch.pending and not self._stopped:
+            self._send(sock)
             if self._reader.current is None and not self._carries(batch):
                 break
             if self._writer:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from moontide.transfer import SegmentRegistry, TcpLimits, TcpTransport, wire
+from moontide.transfer import Access, SegmentRegistry, TcpLimits, TcpTransport, wire
 from moontide.transfer.errors import InvalidRequest
 from moontide.transfer.tcp.stream import StreamLimits
 from moontide.transfer.types import (
@@ -226,6 +226,22 @@ def test_r10_who_is_interrupted_while_receiving_leaves_no_half_answer(stack: Exi
     assert here.wait(here.read(other)) == DONE
     assert bytes(other) == bytes(1000)
     assert bytes(local) == b"b" * len(local)
+
+
+@pytest.mark.parametrize("opcode", list(Opcode))
+def test_a_transfer_of_more_than_the_window(stack: ExitStack, opcode: Opcode) -> None:
+    registry = SegmentRegistry()
+    registry.add(0, buffer(8 << 20, b"x"))
+    registry.add(1, landing := buffer(8 << 20), Access.LANDING)
+    server = stack.enter_context(serving(registry))
+    limits = TcpLimits(streams_per_peer=1, stream=StreamLimits(window_bytes=1 << 20))
+    here = client(stack, server.address, limits)
+    for _ in range(3):  # the first one finds no connection
+        local = buffer(8 << 20, b"y")
+        request = TransferRequest(opcode, local, SegmentAddress(PEER, opcode is Opcode.WRITE), 0)
+        deadline = time.monotonic() + SOON
+        assert here.transport.transfer([request], deadline=deadline) == (DONE,)
+        assert bytes(local) == b"x" * len(local) or bytes(landing) == b"y" * len(landing)
 
 
 def test_a_waiting_transfer_ends_when_the_transport_closes(stack: ExitStack) -> None:
