@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from moontide.transfer import MemoryBound, available_memory
 from moontide.transfer.rdma import Port, rdma_ports
+from moontide.transfer.topology import Topology, ipv4_address, read_topology
 
 from ..daemon.needs import existing_parent
 
@@ -38,6 +39,8 @@ class Host(Protocol):
     def names(self, path: str) -> list[str]: ...
     def memory(self) -> MemoryBound: ...
     def rdma_ports(self) -> list[Port]: ...
+    def topology(self) -> Topology: ...
+    def ipv4_address(self, card: str) -> str: ...
     def file_system(self, path: Path) -> FileSystem: ...
     def limit(self, which: int) -> Limit: ...
     def num_processors(self) -> int: ...
@@ -66,6 +69,12 @@ class LocalHost:
 
     def rdma_ports(self) -> list[Port]:
         return rdma_ports(self.root)
+
+    def topology(self) -> Topology:
+        return read_topology(self.root)
+
+    def ipv4_address(self, card: str) -> str:
+        return ipv4_address(card)
 
     def file_system(self, path: Path) -> FileSystem:
         folder = existing_parent(path)

@@ -38,11 +38,12 @@ class Topology:
         return f"cpu:{of_them[0]}" if len(of_them) == 1 else ""
 
     def proximity(self, nic: Nic, location: str) -> Proximity:
+        if nic.place is None:
+            return Proximity.FAR
         gpu = self._gpu_of(location)
-        if gpu is not None and nic.place is not None:
-            return proximity(nic.place, gpu.place)
-        is_near = nic.numa_node == self._node_of(location) != NOWHERE
-        return Proximity.NODE if is_near else Proximity.FAR
+        found = proximity(nic.place, gpu.place) if gpu is not None else Proximity.FAR
+        is_near = len(self.nodes) == 1 or nic.numa_node == self._node_of(location) != NOWHERE
+        return Proximity.NODE if found is Proximity.FAR and is_near else found
 
     def ranked(self, location: str) -> list[list[Nic]]:
         """Cards that are up, those of equal rank together, the best first: the nearest, then the

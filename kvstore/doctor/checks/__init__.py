@@ -12,7 +12,7 @@ from .kernel import Kernel, Versions
 from .memory import HugePages, LockedMemory, Memory, SharedMemory, Swap
 from .network import Ports, Rdma, SocketPath
 from .processes import OpenFiles, Processors
-from .topology import Numa
+from .topology import Cards, Numa
 
 CHECKS: tuple[Check, ...] = (
     Memory(),
@@ -26,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     OpenFiles(),
     Processors(),
     Numa(),
+    Cards(),
     SocketPath(),
     Ports(),
     Rdma(),

@@ -30,12 +30,16 @@ class RecordedHost(LocalHost):
     free_bytes: int = 900 * GIB
     limits: dict[int, Limit] = field(default_factory=dict)
     processors: int = 16
+    addresses: dict[str, str] = field(default_factory=dict)  # of network cards
 
     def file_system(self, path: Path) -> FileSystem:
         return FileSystem(path, self.total_bytes, self.free_bytes)
 
     def limit(self, which: int) -> Limit:
         return self.limits.get(which, Limit(1 << 20, 1 << 20))
+
+    def ipv4_address(self, card: str) -> str:
+        return self.addresses.get(card, "")
 
     def num_processors(self) -> int:
         return self.processors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from moontide.kvstore.daemon.settings import StoreSettings
@@ -13,6 +14,7 @@ from moontide.kvstore.doctor.trials import DiskSpeed
 from moontide.kvstore.doctor.types import Status
 from moontide.kvstore.service import HostPort, Size
 
+from ...recorded_trees import record_tree
 from .recorded import GIB, MEMLOCK, NOFILE, RecordedHost, RecordedTrials, findings, record
 
 RDMA_PORT = "sys/class/infiniband/mlx5_0/ports/1"
@@ -264,6 +266,37 @@ def test_numa_nodes_and_distances(tmp_path: Path, settings: StoreSettings) -> No
 
 
 # -- network, clocks, devices -------------------------------------------------------
+
+
+def test_network_cards_are_shown_with_the_memory_they_are_first_for(
+    tmp_path: Path, settings: StoreSettings
+) -> None:
+    root = record_tree(record(tmp_path, {}), "two_sockets")
+    found = findings(RecordedHost(root), settings)
+    assert found["network card enp26s0"].value == (
+        "up, 100 Gbit/s, NUMA node 0, mlx5_0; "
+        "first for cpu:0 (same NUMA node), cuda:0 (same PCI switch)"
+    )
+    assert found["network card eno1"].value == "up, 1 Gbit/s, NUMA node 0"
+    assert "network card docker0" not in found
+
+
+def test_a_rail_that_is_not_there_fails_and_one_that_is_down_warns(
+    tmp_path: Path, settings: StoreSettings
+) -> None:
+    root = record_tree(record(tmp_path, {}), "two_sockets")
+    rails = ("enp26s0", "docker0", "eno1", "eth7")
+    wanted = msgspec.structs.replace(settings, cluster=f"file:{tmp_path}", rails=rails)
+    host = RecordedHost(root, addresses={"enp26s0": "10.0.0.1", "docker0": "172.17.0.1"})
+    found = findings(host, wanted)
+    by_rail = {rail: found[f"network card {rail}"].status for rail in rails}
+    assert by_rail == {
+        "enp26s0": Status.OK,
+        "docker0": Status.WARN,
+        "eno1": Status.FAIL,
+        "eth7": Status.FAIL,
+    }
+    assert found["network card enp26s0"].value.startswith("10.0.0.1, up, 100 Gbit/s")
 
 
 def test_rdma_ports_are_shown_with_the_address_to_use(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,23 +9,14 @@ import pytest
 
 from moontide.transfer.topology import Proximity, Topology, ipv4_address, read_topology
 
-TREES = Path(__file__).parents[2] / "data" / "topology"
+from ...recorded_trees import record_tree
+
 RecordedTopology = Callable[[str], Topology]
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> RecordedTopology:
-    def read(name: str) -> Topology:
-        tree = json.loads((TREES / f"{name}.json").read_text(encoding="utf-8"))
-        for path, content in tree["files"].items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(f"{content}\n", encoding="utf-8")
-        for path, target in tree["links"].items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).symlink_to(target)
-        return read_topology(tmp_path)
-
-    return read
+    return lambda name: read_topology(record_tree(tmp_path, name))
 
 
 def ranks(topology: Topology, location: str) -> list[list[str]]:
@@ -86,6 +76,7 @@ def test_a_virtual_machine_has_one_card_and_nothing_more(recorded: RecordedTopol
     [nic] = topology.nics
     assert (nic.name, nic.is_up, nic.mbit_per_second, nic.rdma) == ("eth0", True, 0, ())
     assert ranks(topology, "cpu:0") == [["eth0"]]
+    assert near(topology, "cpu:0") == {"eth0": Proximity.NODE}  # there is no other
 
 
 def test_a_half_broken_tree_gives_what_can_be_read(recorded: RecordedTopology) -> None:
