@@ -21,7 +21,7 @@ from .handoff import HandoffBench
 from .measuring import Prompts
 from .processes import Cluster, running_cluster, running_worker_without_store
 from .tbt import TokenGapsBench
-from .throttled import ThrottledBench, linked, with_one_token
+from .throttled import LINKS, ThrottledBench, linked, with_one_token
 from .tiers import TiersBench
 
 
@@ -32,6 +32,7 @@ class _Settings:
     nvme: str
     prompt_tokens: int
     pairs: int
+    links: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class _Case:
         ):
             prompts = self._prompts(11)
             bench = ThrottledBench(self.model.name, home, other, relay, prompts, _say)
-            return bench.run(self.settings.pairs)
+            return bench.run(self.settings.pairs, self.settings.links)
 
     def _prompts(self, seed: int) -> Prompts:
         return Prompts(self.model.config.vocab_size, self.settings.prompt_tokens, seed)
@@ -123,6 +124,13 @@ _CASES: Mapping[str, Callable[[_Case], list[Row]]] = {
     type=click.Choice(list(_CASES)),
     help="Only these; may be repeated",
 )
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    type=click.Choice(list(LINKS)),
+    help="Of `throttled` only these; may be repeated",
+)
 @json_file_flag
 def serve(
     model: str,
@@ -131,10 +139,11 @@ def serve(
     prompt_tokens: int,
     pairs: int,
     cases: tuple[str, ...],
+    links: tuple[str, ...],
     json_file: Path | None,
 ) -> None:
     """TTFT cold, cached in every place and handed over, and gaps between tokens; interleaved."""
-    settings = _Settings(model, dram, nvme, prompt_tokens, pairs)
+    settings = _Settings(model, dram, nvme, prompt_tokens, pairs, links or tuple(LINKS))
 
     def run() -> int:
         report = _measure(settings, cases or tuple(_CASES))

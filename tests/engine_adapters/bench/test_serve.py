@@ -76,8 +76,9 @@ def test_a_throttled_node_is_measured_at_every_speed(tmp_path: Path, tiny_model_
     assert [row.case for row in report.rows] == [
         f"remote TTFT, {speed} / cold TTFT" for speed in speeds
     ]
-    assert report.rows[0].note.endswith("loaded 1 of 1")
-    assert report.rows[-1].note.endswith("loaded 0 of 1")
+    assert report.rows[0].note.endswith("; loaded tokens 384")
+    assert "; loaded tokens 0; loading alone " in report.rows[-1].note
+    assert report.rows[-1].note.endswith(" of the bound")
 
 
 def test_what_cannot_be_measured_ends_in_one_line() -> None:
