@@ -244,7 +244,7 @@ class Visitor:
 
     def _begin(self, kind: Kind, value: bytes | None, *, key: str = "") -> Call:
         """Of any key, unless told."""
-        key = key or f"k{self._rng.randrange(NUM_KEYS)}"
+        key = key or f"k{min(self._rng.randrange(NUM_KEYS), self._rng.randrange(NUM_KEYS))}"
         now = self._world.now
         return self._history.add(Call(self.name, self.node.name, kind, key, value, now))
 

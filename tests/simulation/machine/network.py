@@ -17,6 +17,9 @@ PATIENCE_SECONDS = 30.0
 """What is not acknowledged for so long ends its connection (TCP_USER_TIMEOUT)."""
 LOCAL_SECONDS = 20e-6
 RETRY_SECONDS = 1.0
+"""Between two attempts to connect over a link that is cut."""
+LOSS_RATIO, RESEND_SECONDS = 0.03, 0.3
+"""Of packets between hosts, and when at most they are sent again."""
 FIRST_PORT = 40_000
 
 Address = tuple[str, int] | str
@@ -175,8 +178,8 @@ class Network:
         if a == b:
             return LOCAL_SECONDS * rng.uniform(0.5, 2.0)
         seconds = self.delay_seconds * rng.uniform(0.5, 2.0)
-        if rng.random() < 0.01:
-            seconds += rng.uniform(0.0, 0.2)  # a lost packet, sent again
+        if rng.random() < LOSS_RATIO:
+            seconds += rng.uniform(0.0, RESEND_SECONDS)
         rate = self._slow.get(frozenset((a, b)))
         return seconds if rate is None else seconds + num_bytes / rate
 
