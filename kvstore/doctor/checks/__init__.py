@@ -12,6 +12,7 @@ from .kernel import Kernel, Versions
 from .memory import HugePages, LockedMemory, Memory, SharedMemory, Swap
 from .network import Ports, Rdma, SocketPath
 from .processes import OpenFiles, Processors
+from .tls import TlsCertificate
 from .topology import Cards, Numa
 
 CHECKS: tuple[Check, ...] = (
@@ -29,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     Cards(),
     SocketPath(),
     Ports(),
+    TlsCertificate(),
     Rdma(),
     CudaCheck(),
     Clocks(),
