@@ -32,7 +32,7 @@ IN_POOL = (*CALL_GROUPS, *(case for case in OWN_COURSE if case != "nvme"))
 CASES_OF_FLAG: Mapping[str, Collection[str]] = {
     "against": IN_POOL,
     "dram": IN_POOL,
-    "sizes": CALL_GROUPS,
+    "sizes": (*CALL_GROUPS, "remote"),
     "keys": ("many",),
     "nvme_dram": ("nvme",),
 }

@@ -24,6 +24,7 @@ _SHOWN_LINES = 10
 class Daemon:
     address: str  # of clients
     pid: int
+    remote_address: str  # of clients on other nodes
 
     def settings(self) -> dict[str, str | int]:
         """What the driver of its clients begins with."""
@@ -57,7 +58,7 @@ def _wait_for(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Da
     while True:
         state = read_state(data_dir)
         if state is not None and state.pid == process.pid:
-            return Daemon(f"unix:{state.socket}", state.pid)
+            return Daemon(f"unix:{state.socket}", state.pid, f"tcp://{state.listen}")
         if process.poll() is not None or time.monotonic() > deadline:
             lines = log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
             raise CommandFailed(

@@ -20,10 +20,12 @@ from .full_pool import full_pool_rows
 from .many_entries import FILL_BATCH, SMALL_BYTES, ManyEntries
 from .measuring import measure
 from .peers import PEERS
+from .remote import PEERS as REMOTE_PEERS
+from .remote import remote_cases, remote_rows
 from .rows import call_row
 
 CALL_GROUPS = ("single", "batch", "view", "cold")
-OWN_COURSE = ("many", "full", "nvme")
+OWN_COURSE = ("remote", "many", "full", "nvme")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +42,20 @@ class Plan:
     peer_dir: Path
     directory: Path | None
 
+    def remote_cases(self) -> list[Case]:
+        return list(remote_cases(self.sizes)) if "remote" in self.groups else []
+
     def call_cases(self) -> list[Case]:
         return [case for case in call_cases(self.sizes) if case.group in self.groups]
 
     def area_bytes(self) -> int:
         fill = RING_CALLS * FILL_BATCH * SMALL_BYTES
-        return max(area_bytes(self.call_cases()), self.largest_bytes, fill)
+        cases = [*self.call_cases(), *self.remote_cases()]
+        return max(area_bytes(cases), self.largest_bytes, fill)
 
     def check(self) -> None:
         """Raises CommandFailed."""
-        for case in self.call_cases():
+        for case in [*self.call_cases(), *self.remote_cases()]:
             if case.call_bytes > self.budget.keep_bytes:
                 raise CommandFailed(
                     f"{case.batch} values of {Size(case.size_bytes)} are more than two thirds of "
@@ -103,6 +109,16 @@ def _measure_pool(plan: Plan, directory: Path, say: Say) -> tuple[list[Row], dic
             "touch": True,
             "checksums": "on",
         }
+        peers = {name: plan.peer_dir for name in plan.against if name in REMOTE_PEERS}
+        rows += remote_rows(
+            plan.remote_cases(),
+            plan.budget,
+            daemon,
+            begin,
+            directory=directory,
+            peers=peers,
+            say=say,
+        )
         _enter_all(contestants, plan, directory, begin)
         versions = contestants.versions
         rows += _call_rows(contestants, plan, "on", say)

@@ -55,6 +55,18 @@ def test_every_case_of_calls_has_a_row_with_its_limit(calls: Report) -> None:
         assert row.ratio.keys() == {"limit"}
 
 
+def test_remote_values_have_rows_of_their_own(tmp_path: Path) -> None:
+    report = run_plan(plan("remote", directory=tmp_path), print)
+    single = {"remote put", "remote get", "remote get, first time"}
+    assert {row.case for row in report.rows if row.batch == 1} == single
+    assert {row.case for row in report.rows if row.batch > 1} == {
+        name.replace("remote", "remote batch") for name in single
+    }
+    for row in report.rows:
+        assert row.ours["p50_us"].count == ROUNDS
+        assert row.ratio.keys() == ({"limit"} if row.batch == 1 else set())
+
+
 def test_the_report_tells_the_settings_it_was_made_with(calls: Report) -> None:
     assert calls.settings["rounds"] == str(ROUNDS)
     assert calls.settings["pool"] == "32MiB"

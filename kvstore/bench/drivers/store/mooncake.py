@@ -73,21 +73,25 @@ def start_master(port: int) -> Server:
         "rpc_address": HOST,
         "rpc_port": port,
         "metrics_host": HOST,
-        "metrics_port": _free_port(),
+        "metrics_port": free_port(),
         "client_ttl": CLIENT_TTL_SECONDS,
     }
     command = [str(program), *(f"-{name}={value}" for name, value in flags.items())]
     return Server(command, lambda: _listens(port))
 
 
+def set_up(master: str, segment_bytes: int) -> Any:
+    """A client that brings so much memory. Raises Failed."""
+    store = foreign("mooncake.store").MooncakeDistributedStore()
+    segment = HOST, "P2PHANDSHAKE", segment_bytes, LOCAL_BUFFER_BYTES
+    _check(store.setup(*segment, "tcp", "", master), "setup")
+    return store
+
+
 def begin(request: Mapping[str, Any]) -> Driver:
-    distributed_store = foreign("mooncake.store").MooncakeDistributedStore
-    port = _free_port()
+    port = free_port()
     master = start_master(port)
-    store = distributed_store()
-    address = f"{HOST}:{port}"
-    segment = HOST, "P2PHANDSHAKE", request["pool_bytes"], LOCAL_BUFFER_BYTES
-    _check(store.setup(*segment, "tcp", "", address), "setup")
+    store = set_up(f"{HOST}:{port}", request["pool_bytes"])
 
     def close() -> None:
         store.close()
@@ -114,7 +118,7 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
