@@ -44,8 +44,9 @@ RETRY_SECONDS = 0.02
 Bar = Callable[[Collection[str]], None]
 """See `Absences.bar`."""
 COPY_SECONDS = 2.0
-COPY_ASK_SECONDS = 0.9
-"""For a store to take a copy, or to say that it is still coming: another one is asked then."""
+COPY_ASK_SECONDS = 1.25
+"""For a store to take a copy, or to say that it is still coming (it looks for 1 s): one that does
+not is silent, and another is asked."""
 COPY_RETRY_SECONDS = 0.01
 
 

@@ -20,7 +20,7 @@ from moontide.transfer.errors import TransferError
 from moontide.transfer.types import Opcode, Priority, SegmentAddress, SliceState, TransferRequest
 
 from ... import wire
-from ...errors import StoreError
+from ...errors import StoreError, StoreUnavailable
 from ...store import FILL_OWNER, Store
 from .flow import FlowLimit
 from .link import PeerLink
@@ -39,6 +39,8 @@ MAX_CHUNKS = 4
 """Of one fill, read at once."""
 LOOK_SECONDS = 0.1
 """While bytes are on their way: between looks whether anybody still wants them."""
+STALLED_SECONDS = 0.5
+"""Without a chunk from a peer that does not answer: its fills end, for others to be asked."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class PeerFill:
         self._priority = priority
         self._window: deque[tuple[list[Read], asyncio.Task[Sums]]] = deque()
         self._pace = link.pace
+        self._moved_at = 0.0  # monotonic seconds
 
     async def run(self) -> None:
         """Never raises but for cancellation."""
@@ -108,6 +111,8 @@ class PeerFill:
             chunk = [] if full else self._plan.next_chunk(self._pace.chunk_bytes())
             if chunk:
                 reading = asyncio.create_task(self._read(chunk))
+                if not self._window:
+                    self._moved_at = time.monotonic()
                 self._window.append((chunk, reading))
                 self._pace.asked(time.monotonic())
             elif self._window:
@@ -115,6 +120,9 @@ class PeerFill:
                 await asyncio.wait({oldest}, timeout=LOOK_SECONDS)
                 if oldest.done():
                     self._settle_oldest()
+                    self._moved_at = time.monotonic()
+                else:
+                    self._check_peer()
             elif self._plan.is_over:
                 return
             else:
@@ -128,6 +136,12 @@ class PeerFill:
         for chunk, reading in self._window:
             if all(read.piece.dropped for read in chunk):
                 reading.cancel()
+
+    def _check_peer(self) -> None:
+        """Raises StoreUnavailable when nothing comes from a peer that does not answer either: what
+        fills is in the way of who else has it."""
+        if not self._link.is_up and time.monotonic() - self._moved_at > STALLED_SECONDS:
+            raise StoreUnavailable(f"it does not answer: {self._link.detail}")
 
     async def _stop_reads(self) -> None:
         """Their memory is let go before they are over, so it cannot be hurried."""
