@@ -47,4 +47,4 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 
 @pytest.mark.soak
 def test_nothing_is_wrong_in_1000_worlds() -> None:
-    simulate(1000, SOAK_SEEDS, "--seconds", "15", seconds=3500.0)
+    simulate(1000, SOAK_SEEDS, "--seconds", "10", seconds=3500.0)
