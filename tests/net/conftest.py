@@ -7,17 +7,22 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from moontide.kvstore import connect
+from moontide.kvstore import StoreClient, connect
 
 from ..authority import Authority, flags
 from ..waiting import wait_until
 from .cluster import Cluster, HostedStore
 from .hosts import HOSTS, Network
 from .lacking import lacking
+
+
+def has_both_links(client: StoreClient) -> bool:
+    return len(client.stats()["peers"]["up"]) == len(HOSTS) - 1
 
 
 @pytest.fixture(scope="session")
@@ -50,5 +55,5 @@ def cluster(request: pytest.FixtureRequest, network: Network, tmp_path: Path) ->
         cluster = Cluster(network, stores, tls)
         for store in stores.values():
             client = stack.enter_context(connect(f"unix:{store.socket}"))
-            wait_until(lambda client=client: len(client.stats()["peers"]["up"]) == 2, 30)
+            wait_until(partial(has_both_links, client), 30)
         yield cluster

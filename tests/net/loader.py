@@ -13,7 +13,7 @@ from pathlib import Path
 
 from moontide.kvstore import PutStatus, connect
 
-VALUES = 32
+VALUES = 16
 VALUE_BYTES = 64 << 10
 CALL_SECONDS = 10.0
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,9 @@ class Loader:
     def seconds(self) -> list[float]:
         return [float(line) for line in self._out.read_text().splitlines()]
 
+    def has_made(self, count: int) -> bool:
+        return len(self.seconds()) >= count
+
     def told(self) -> str:
         return f"{self._out.name}: {len(self.seconds())} calls; {self._told.read_text()[-2000:]}"
 
@@ -58,9 +62,7 @@ class Loader:
 def await_calls(loaders: list[Loader], count: int) -> None:
     """So many more of each."""
     for loader, wanted in [(each, len(each.seconds()) + count) for each in loaders]:
-        wait_until(
-            lambda loader=loader, wanted=wanted: len(loader.seconds()) >= wanted, SOON, loader.told
-        )
+        wait_until(partial(loader.has_made, wanted), SOON, loader.told)
 
 
 def test_r20_eight_clients_overload_a_store_of_which_one_stops_and_one_dies(
