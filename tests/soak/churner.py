@@ -103,6 +103,7 @@ class Churner:
 
     def run(self) -> None:
         choices, weights = zip(*self.acts(), strict=True)
+        is_told = False
         while not self.stopped:
             self.operations += 1
             try:
@@ -112,6 +113,9 @@ class Churner:
             except OutOfSpace:
                 self.full += 1
                 self.let_go()
+            if self.hits and not is_told:
+                tell(hit=self._life)
+                is_told = True
         self.let_go()
 
     def let_go(self) -> None:

@@ -82,14 +82,14 @@ class Churn:
         for number, process in enumerate(self._processes):
             assert process.poll() is None, self._output(number).read_text()[-3000:]
 
-    def await_begun(self) -> None:
-        """Each in its present life."""
+    def await_told(self, what: str) -> None:
+        """Of each, in its present life."""
         for number, life in enumerate(self._lives):
-            line = json.dumps({"begun": life})
+            line = json.dumps({what: life})
             wait_until(lambda: line in self._output(number).read_text(), seconds=BEGIN_SECONDS)  # noqa: B023 - called at once
 
     def stop(self) -> None:
-        self.await_begun()
+        self.await_told("hit")
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -218,7 +218,7 @@ def soak(
     watches = [Watch(daemon, num_peers=len(daemons) - 1) for daemon in daemons]
     churn = Churn(daemons, folder, seed)
     try:
-        churn.await_begun()
+        churn.await_told("begun")
         end = time.monotonic() + seconds
         next_kill = time.monotonic() + kill_seconds
         while time.monotonic() < end:
@@ -262,9 +262,7 @@ def check_told(churn: Churn) -> None:
     reports = [line for line in told if "operations" in line]
     assert len(reports) == NUM_CLIENTS
     assert not any(report["corrupt"] for report in reports)
-    for name in ("operations", "hits"):  # one that was killed just before has done nothing yet
-        num_busy = sum(report[name] > 0 for report in reports)
-        assert num_busy > NUM_CLIENTS // 2, reports
+    assert all(report["hits"] for report in reports)
     print({name: sum(report[name] for report in reports) for name in reports[0]})
 
 
@@ -288,7 +286,7 @@ def test_r13_a_short_churn_with_kills_leaves_nothing(
     store_daemon: StartStore, tmp_path: Path
 ) -> None:
     with no_shared_memory_left():
-        soak([store_daemon(*FLAGS)], tmp_path, seconds=16, kill_seconds=4, seed=13)
+        soak([store_daemon(*FLAGS)], tmp_path, seconds=9, kill_seconds=2.2, seed=13)
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
 from moontide.kvstore.store import Evicted, EvictScope, inspection, retiring, scoped_eviction
 from moontide.kvstore.types import PutStatus, ReserveStatus
 
-from .conftest import LAYOUT, SEGMENT_BYTES, TP2, Node, entry_of, namespace_named
+from .conftest import LAYOUT, SEGMENT_BYTES, TP2, MakeNode, Node, entry_of, namespace_named
 
 Chain = Callable[..., list[BlockKey]]
 (WHOLE,) = LAYOUT.whole()
@@ -301,9 +301,10 @@ def test_what_is_pinned_or_replaced_while_an_eviction_runs_stays(
 @pytest.mark.parametrize("at_once", [1, 3, 1 << 13])
 @pytest.mark.parametrize("num_bytes", [0, 1, 128, 1300, 1 << 30])
 def test_bytes_to_evict_are_the_coldest_however_they_are_looked_at(
-    node: Node, monkeypatch: pytest.MonkeyPatch, at_once: int, num_bytes: int
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, at_once: int, num_bytes: int
 ) -> None:
     monkeypatch.setattr(scoped_eviction, "LOOKED_AT_ONCE", at_once)
+    node = make_node(max_entries=100)
     owner = node.connect()
     names = [f"k{index}" for index in range(20)]
     for name in names:
