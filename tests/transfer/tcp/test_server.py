@@ -127,6 +127,16 @@ def test_an_idle_peer_is_dropped_without_ado(stack: ExitStack) -> None:
     assert server.report().broken == 0
 
 
+def test_r69_a_server_that_closes_idle_connections_is_read_on_new_ones(stack: ExitStack) -> None:
+    """However soon after the end the next read comes."""
+    server = stack.enter_context(serving(registry(), ServerLimits(idle_seconds=0.3)))
+    here = client(stack, server.address)
+    for accepted in range(1, 4):
+        check_reads(here)
+        wait_until(lambda: server.report().connections == 0)
+        assert server.report().accepted >= accepted
+
+
 def test_requests_are_answered_in_order_and_refusals_keep_the_frame(stack: ExitStack) -> None:
     segments = registry()
     server = stack.enter_context(serving(segments))
