@@ -173,3 +173,11 @@ def client(stack: ExitStack, address: tuple[str, int], limits: TcpLimits | None 
     made = Client(address, limits)
     stack.callback(made.transport.close)
     return made
+
+
+def buffer(num_bytes: int, fill: bytes = b"-") -> memoryview:
+    return memoryview(bytearray(fill * num_bytes))
+
+
+def read_of(local: memoryview) -> TransferRequest:
+    return TransferRequest(Opcode.READ, local, SegmentAddress(PEER, 0), 0)
