@@ -64,7 +64,7 @@ class DataServer:
         self._stall_seconds = stall_seconds
         self._tiering = tiering
         self._tls = tls
-        self._sessions: set[Session] = set()
+        self._sessions: dict[Session, None] = {}  # in the order they came
         self._strangers: Strangers[Session] = Strangers(StrangerLimits.within(max_clients))
         self._memory = Budget(connection_bytes, "requests and replies under way")
         self._acceptors: list[Acceptor] = []
@@ -147,12 +147,12 @@ class DataServer:
             counters=self._counters,
             on_close=self._leave,
         )
-        self._sessions.add(session)
+        self._sessions[session] = None
         session.start()
         return session
 
     def _leave(self, session: Session) -> None:
-        self._sessions.discard(session)
+        self._sessions.pop(session, None)
         self._strangers.left(session)
 
     def _turn_away(self, connection: socket.socket) -> None:
