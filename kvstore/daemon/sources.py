@@ -11,6 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
+from moontide.transfer.types import Priority
+
 from ..errors import StoreError
 from ..keys import BlockKey, EntryId
 from ..layout import Shard
@@ -28,6 +30,7 @@ class BlocksWanted:
     keys: Sequence[BlockKey]
     coverage: Sequence[Shard]
     deadline: float  # monotonic seconds
+    priority: Priority = Priority.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class EntriesWanted:
 
     entries: Sequence[EntryId]
     deadline: float
+    priority: Priority = Priority.NORMAL
 
 
 class BlockSource(Protocol):

@@ -105,7 +105,9 @@ class PeerBlockSource:
         deadline = time.monotonic() + FILL_SECONDS
         source, plan = CompletingSource(blocks), FillPlan(pieces)
         search.plans.append(plan)
-        self._tasks.start(PeerFill(self._tools, neighbour.link, plan, source, deadline).run())
+        priority = search.request.priority
+        fill = PeerFill(self._tools, neighbour.link, plan, source, deadline, priority=priority)
+        self._tasks.start(fill.run())
         return has_room
 
     def _best(self, search: _Search) -> tuple[Neighbour, list[BlockKey]] | None:

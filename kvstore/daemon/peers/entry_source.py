@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import compress
 
+from moontide.transfer.types import Priority
+
 from ... import wire
 from ...errors import StoreError
 from ...index import PrefixIndex
@@ -102,7 +104,7 @@ class PeerEntrySource:
         try:
             async with asyncio.timeout(request.deadline - time.monotonic()):
                 for _ in range(MAX_HOLDERS):
-                    under_way = self._ask_all(missing, asked)
+                    under_way = self._ask_all(missing, asked, request.priority)
                     if not under_way:
                         break
                     await asyncio.wait(under_way)
@@ -113,7 +115,7 @@ class PeerEntrySource:
             then()
 
     def _ask_all(
-        self, entries: Sequence[EntryId], asked: set[tuple[EntryId, str]]
+        self, entries: Sequence[EntryId], asked: set[tuple[EntryId, str]], priority: Priority
     ) -> set[asyncio.Task[None]]:
         """Each entry from its first holder that was not `asked` yet, or by whoever brings it
         already."""
@@ -130,7 +132,7 @@ class PeerEntrySource:
                     by_holder.setdefault(instance, (holder, []))[1].append(entry)
                     break
         for neighbour, wanted in by_holder.values():
-            task = self._tasks.start(self._fetch(neighbour.link, wanted))
+            task = self._tasks.start(self._fetch(neighbour.link, wanted, priority))
             self._coming.update(dict.fromkeys(wanted, task))
             task.add_done_callback(partial(self._came, wanted))
             under_way.add(task)
@@ -140,7 +142,7 @@ class PeerEntrySource:
         for entry in entries:
             del self._coming[entry]
 
-    async def _fetch(self, link: PeerLink, entries: Sequence[EntryId]) -> None:
+    async def _fetch(self, link: PeerLink, entries: Sequence[EntryId], priority: Priority) -> None:
         """Brings what the peer has of them."""
         asked_at = time.monotonic()
         floor = self._tools.floor_of(STRINGS)
@@ -165,14 +167,14 @@ class PeerEntrySource:
             ]
         if pieces:
             deadline = time.monotonic() + FILL_SECONDS
-            source = PinnedSource(pins)
-            await PeerFill(self._tools, link, FillPlan(pieces), source, deadline).run()
+            source, plan = PinnedSource(pins), FillPlan(pieces)
+            await PeerFill(self._tools, link, plan, source, deadline, priority=priority).run()
         else:
             pins.release()
 
     def _holders(self, entry: EntryId) -> list[Neighbour]:
-        """Peers to ask, those that have it in DRAM first, of them the nearest; none while the entry is
-        being changed, or while a peer that changes it may not know of us yet."""
+        """Peers to ask, those that have it in DRAM first, of them the nearest; none while the entry
+        is being changed, or while a peer that changes it may not know of us yet."""
         now = time.monotonic()
         if now < self._known_at or self._fences.is_fenced(entry, now):
             return []

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from moontide.transfer.types import Priority
+
 from ... import wire
 from ...keys import EntryId
 from ..peer import Peer
@@ -38,7 +40,7 @@ def blocks(peer: Peer, message: wire.PrefetchBlocks) -> wire.CountReply:
     namespace = message.namespace
     peer.store.touch_blocks(namespace, keys, coverage, peer.clock())
     deadline = peer.clock() + message.timeout_s
-    wanted = BlocksWanted(namespace, keys, coverage, deadline)
+    wanted = BlocksWanted(namespace, keys, coverage, deadline, Priority.BACKGROUND)
     _ask_next(peer, wanted, iter(peer.sources.blocks()))
     missing = peer.store.missing(namespace, keys, coverage)
     return wire.CountReply(missing[0] if missing else len(keys))
@@ -46,7 +48,7 @@ def blocks(peer: Peer, message: wire.PrefetchBlocks) -> wire.CountReply:
 
 def _bring(source: EntrySource, held: list[EntryId], deadline: float) -> None:
     if held:
-        source.bring(EntriesWanted(held, deadline), _nobody_waits)
+        source.bring(EntriesWanted(held, deadline, Priority.BACKGROUND), _nobody_waits)
 
 
 def _ask_next(peer: Peer, wanted: BlocksWanted, left: Iterator[BlockSource]) -> None:

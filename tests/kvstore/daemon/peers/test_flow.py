@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from moontide.kvstore.daemon.peers.flow import FlowLimit
+from moontide.transfer.types import Priority
 
 
 def test_the_bound_holds_and_all_get_their_turn_whoever_gives_up() -> None:
@@ -53,3 +54,25 @@ def test_one_that_is_larger_than_the_bound_goes_alone() -> None:
         return order
 
     assert asyncio.run(run()) == ["large", "small"]
+
+
+def test_the_urgent_go_first_and_use_room_that_is_too_small_for_others() -> None:
+    async def run() -> list[str]:
+        limit, order = FlowLimit(10), []
+        await limit.take(5)
+        waiting = {
+            "copy": asyncio.create_task(limit.take(8, Priority.BACKGROUND)),
+            "fill": asyncio.create_task(limit.take(7)),
+        }
+        await asyncio.sleep(0)
+        waiting["hand-off"] = asyncio.create_task(limit.take(4, Priority.URGENT))
+        for name, task in waiting.items():
+            task.add_done_callback(lambda _, name=name: order.append(name))
+        await waiting["hand-off"]  # beside the first
+        limit.give_back(9)
+        await waiting["fill"]
+        limit.give_back(7)
+        await waiting["copy"]
+        return order
+
+    assert asyncio.run(run()) == ["hand-off", "fill", "copy"]
