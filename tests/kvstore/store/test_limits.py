@@ -92,7 +92,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.parametrize("count", [200_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_r46_tiny_entries_cost_little_and_are_given_back(count: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MEMORY_SCRIPT, str(count)],
