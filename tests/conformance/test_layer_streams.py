@@ -86,7 +86,7 @@ def test_a_layer_is_told_once_for_all_blocks_and_in_order(world: StreamWorld) ->
     assert came == [(layer, key) for layer in range(NUM_LAYERS) for key in KEYS]
 
 
-@pytest.mark.parametrize("number", range(NUM_READS))
+@pytest.mark.parametrize("number", [0, 3, 5, NUM_READS - 1])
 def test_r09_r10_a_layer_that_fails_costs_its_block_and_no_other(
     world: StreamWorld, number: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_r09_r10_a_layer_that_fails_costs_its_block_and_no_other(
     world.check([KEYS[number % 5]])
 
 
-@pytest.mark.parametrize("number", [0, 7, NUM_READS - 1])
+@pytest.mark.parametrize("number", [2, NUM_READS - 1])
 def test_r10_bytes_that_do_not_match_are_never_handed_out(world: StreamWorld, number: int) -> None:
     world.faults = Faults(corrupt=lambda n: n == number)
     counted = world.run(FillPlan(world.pieces()))
