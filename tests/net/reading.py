@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 from moontide.kvstore import StoreClient, StoreError
 
@@ -19,6 +20,20 @@ SLACK_SECONDS = 3.0
 
 def content(key: str) -> bytes:
     return random.Random(key).randbytes(VALUE_BYTES)
+
+
+def read_all(client: StoreClient, keys: list[str]) -> None:
+    """Each is read. On a busy machine a store may answer its neighbour too late for one call, which
+    is then a miss."""
+    for key in keys:
+        wait_until(partial(is_read, client, key), 30, partial(str, key))
+
+
+def is_read(client: StoreClient, key: str) -> bool:
+    """Now; else it is a miss."""
+    value = client.get(key, timeout_s=20)
+    assert value in (None, content(key)), f"{key} came with wrong bytes"
+    return value is not None
 
 
 class Reader:

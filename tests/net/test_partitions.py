@@ -14,7 +14,7 @@ from moontide.kvstore import PutStatus, StoreClient
 from ..waiting import wait_until
 from .cluster import Cluster
 from .hosts import HOSTS
-from .reading import Reader, content
+from .reading import Reader, content, is_read, read_all
 
 pytestmark = pytest.mark.net
 
@@ -44,20 +44,6 @@ def put_replicated(cluster: Cluster) -> list[str]:
                 result = client.put(keys[-1], content(keys[-1]), replicas=2, timeout_s=20)
                 assert (result.status, result.reason) == (PutStatus.STORED, "")
     return keys
-
-
-def read_all(client: StoreClient, keys: list[str]) -> None:
-    """Each is read. On a busy machine a store may answer its neighbour too late for one call, which
-    is then a miss."""
-    for key in keys:
-        wait_until(partial(is_read, client, key), 30, partial(str, key))
-
-
-def is_read(client: StoreClient, key: str) -> bool:
-    """Now; else it is a miss."""
-    value = client.get(key, timeout_s=20)
-    assert value in (None, content(key)), f"{key} came with wrong bytes"
-    return value is not None
 
 
 def has_link(client: StoreClient, host: str) -> bool:
