@@ -123,9 +123,9 @@ def test_a_plain_store_is_named_by_a_client_and_by_a_node_that_speak_tls(
     plain.token_file = nodes[0].token_file
     with pytest.raises(AccessDenied, match="speaks no TLS: start that store with --tls-cert"):
         connect(f"tcp://{plain.listen}", token=plain.token, tls=client_files, timeout_s=SECONDS)
-    wait_until(lambda: "detail=store plain" in nodes[0].log.read_text())
+    wait_until(lambda: "detail=store plain" in nodes[0].log.read_text(), 30)
     assert "speaks no TLS" in nodes[0].log.read_text()
-    wait_until(lambda: "takes TLS only" in plain.log.read_text())
+    wait_until(lambda: "takes TLS only" in plain.log.read_text(), 30)
 
 
 def test_a_store_that_nobody_could_trust_does_not_start(
