@@ -55,7 +55,7 @@ class AdminApi:
         copying = CopyRoutes(listing, operated.peers, tiering)
         self._parts = (
             self._figures,
-            BlockRoutes(listing),
+            BlockRoutes(listing, operated.peers.changes if operated.peers else None),
             EndingRoutes(listing, operated.floors, operated.peers),
             PinRoutes(listing),
             copying,

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
+from collections.abc import Set as AbstractSet
 
 from ...keys import EntryId
 from ...service import AnyRoute, Call, HttpError, Plain, Route
 from ...store import EntryPage, Explanation
 from ...types import Tier
+from ..sources import EntryChanges
 from .bodies import BlockAnswer, BlocksQuery, KeyQuery, RemoveAnswer
 from .disk import CURSOR
-from .keys import parse_key, parse_key_prefix, parse_namespace, parse_path_key
+from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace, parse_path_key
 from .listing import Listing
 
 
 class BlockRoutes:
-    def __init__(self, listing: Listing) -> None:
+    """`changes` None: there are no other stores to reach."""
+
+    def __init__(self, listing: Listing, changes: EntryChanges | None) -> None:
         self._listing = listing
+        self._changes = changes
 
     def routes(self) -> list[AnyRoute]:
         return [
@@ -40,7 +46,7 @@ class BlockRoutes:
                 method="DELETE",
                 path="/v1/blocks/{key:.+}",
                 handler=self._remove_block,
-                summary="Remove a string entry, or a block with all its shards",
+                summary="Remove a string entry at every node, or a block's shards here",
                 response=RemoveAnswer,
             ),
             Route(
@@ -77,12 +83,33 @@ class BlockRoutes:
 
     async def _remove_block(self, call: Plain) -> RemoveAnswer:
         key = parse_path_key(_raw_key(call))
+        if self._changes is not None and not key.is_block:
+            return await self._remove_everywhere(self._changes, EntryId(key.entry_id))
         shards = {bytes.fromhex(entry.shard) for entry in await self._listing.entries_of(key)}
         entries = [EntryId(key.entry_id + shard) for shard in shards]
         self._listing.store.remove(entries, time.monotonic())
         if self._listing.disk is not None:
             await self._listing.disk.drop(entries)
         return RemoveAnswer(len(entries))
+
+    async def _remove_everywhere(self, changes: EntryChanges, entry: EntryId) -> RemoveAnswer:
+        """As a client's removal: gone here while no other store has it or changes it."""
+        store, disk = self._listing.store, self._listing.disk
+        gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        dropping: list[asyncio.Task[None]] = []
+
+        def apply(dropped: AbstractSet[EntryId]) -> None:
+            was_here = store.remove([entry], time.monotonic())
+            if disk is not None:
+                dropping.append(asyncio.create_task(disk.drop([entry])))
+            gone.set_result(bool(was_here or dropped))
+
+        was_there = bool(disk and disk.entries_of(TextKey(False, entry[1:])))
+        changes.change([entry], apply, gone.set_exception)
+        was_there |= await gone
+        for task in dropping:
+            await task
+        return RemoveAnswer(int(was_there))
 
     async def _explain(self, call: Call[None, KeyQuery]) -> Explanation:
         key = parse_key(call.query.key)

@@ -33,6 +33,8 @@ ROUTES = [
     ("POST", "/v1/pin"),
     ("GET", "/v1/pins"),
     ("POST", "/v1/unpin"),
+    ("POST", "/v1/copy"),
+    ("POST", "/v1/move"),
     ("POST", "/v1/drain"),
     ("POST", "/v1/undrain"),
     ("GET", "/v1/config"),

@@ -66,7 +66,7 @@ def test_a_copy_is_at_both_and_a_move_only_there(
         assert told["ended_here"] == (act == "move")
     assert [lies_at(nodes[0], key) for key in (copied, moved, other)] == [True, False, True]
     assert [lies_at(nodes[1], key) for key in (copied, moved, other)] == [True, True, False]
-    assert here.get(moved) == value  # from there
+    wait_until(lambda: here.get(moved) == value)  # from there
 
 
 def test_blocks_move_with_their_chain(
@@ -171,4 +171,20 @@ def test_what_lies_only_on_disk_moves_too(store_daemon: StartStore, tmp_path: Pa
         told = admin_of(nodes[0]).post("/v1/move", {"to": "node-b"})
         assert (told["nodes"], told["left"]) == ({"node-b": 6}, 0)
         wait_until(lambda: client.stats()["tiers"]["nvme"]["entries"] == 0)
-        assert client.get("cold") == b"c" * 5000
+        wait_until(lambda: client.get("cold") == b"c" * 5000)
+
+
+def test_a_key_that_an_operator_removes_is_gone_everywhere(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    """Asked of the node that does not have it, too."""
+    here, there = clients
+    for asked in nodes:
+        key = f"removed-{asked.instance[:6]}"
+        here.put(key, b"v" * 1000)
+        wait_until(lambda key=key: there.get(key) is not None)
+        if asked is nodes[1]:
+            there.clear(nodes="this")
+        assert admin_of(asked).call("DELETE", f"/v1/blocks/s:{key}").body == {"removed": 1}
+        assert here.get(key) is there.get(key) is None
+        assert admin_of(asked).call("DELETE", f"/v1/blocks/s:{key}").body == {"removed": 0}
