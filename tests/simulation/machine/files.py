@@ -70,12 +70,26 @@ class ProcessFile(File):
 
 
 class Files:
-    """All that is open in one world."""
+    """All that is open in one world. `real` are descriptors that the kernel gave: what killed
+    processes leave of them is closed when the world is over."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
+        self.real: set[int] = set()
         self._open: dict[int, File] = {}
         self._next = FIRST_DESCRIPTOR
+
+    def opened(self, descriptor: int) -> int:
+        self.real.add(descriptor)
+        return descriptor
+
+    def duplicate(self, descriptor: int) -> int:
+        return self.opened(os.dup(descriptor))
+
+    def close_real(self, descriptors: Iterable[int]) -> None:
+        for descriptor in descriptors:
+            self.real.discard(descriptor)
+            os.close(descriptor)
 
     def add(self, file: File) -> int:
         self._next += 1

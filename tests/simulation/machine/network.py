@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -187,12 +186,6 @@ class Network:
         """There and back, between hosts."""
         capacity = self.scheduler.rng.choice((4 << 10, 16 << 10, 64 << 10, 256 << 10))
         return Pipe(self, a, b, capacity), Pipe(self, b, a, capacity)
-
-
-def close_all(descriptors: tuple[int, ...]) -> None:
-    """Real ones, on their way to nobody."""
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def _nothing() -> None:

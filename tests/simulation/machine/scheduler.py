@@ -87,6 +87,7 @@ class _Carrier:
             work, self.work = self.work, None
             assert work is not None
             work()
+            del work  # and with it all that belonged to its world
 
 
 class Thread:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .files import File, Files
-from .network import PATIENCE_SECONDS, RETRY_SECONDS, Address, Network, Piece, Pipe, close_all
+from .network import PATIENCE_SECONDS, RETRY_SECONDS, Address, Network, Piece, Pipe
+from .reading import Reading
 from .scheduler import Process
 
 _TIMEVAL = struct.Struct("@ll")
@@ -264,7 +265,7 @@ class Socket(File):
         flags: int = 0,
     ) -> int:
         descriptors = tuple(
-            os.dup(descriptor)
+            self._files.duplicate(descriptor)
             for level, kind, rights in ancillary
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
             for descriptor in array.array("i", bytes(rights))
@@ -272,7 +273,7 @@ class Socket(File):
         try:
             return self._send(memoryview(b"".join(buffers)), flags, descriptors)
         except OSError:
-            close_all(descriptors)
+            self._files.close_real(descriptors)
             raise
 
     def recv(self, num_bytes: int, flags: int = 0) -> bytes:
@@ -362,7 +363,7 @@ class Socket(File):
         del pipe.received[:count]
         pipe.taken += count
         while pipe.descriptors and pipe.descriptors[0][0] < pipe.taken:
-            close_all(pipe.descriptors.popleft()[1])  # nobody asked for them
+            self._files.close_real(pipe.descriptors.popleft()[1])  # nobody asked for them
         if count:
             pipe.on_room()
         return data
@@ -436,7 +437,7 @@ class Socket(File):
             return
         self._in.is_listening = False
         for _, descriptors in self._in.descriptors:
-            close_all(descriptors)
+            self._files.close_real(descriptors)
         self._in.descriptors.clear()
         if self._process.lost_power:
             return
@@ -458,7 +459,7 @@ class Socket(File):
     def makefile(self, mode: str) -> io.BufferedReader:
         """For `http.client`. The socket stays open until it is closed, too."""
         self._readers += 1
-        return io.BufferedReader(_Reading(self))
+        return io.BufferedReader(Reading(self))
 
     def __enter__(self) -> Socket:
         return self
@@ -467,40 +468,7 @@ class Socket(File):
         self.close()
 
 
-class _Reading(io.RawIOBase):
-    def __init__(self, sock: Socket) -> None:
-        self._sock = sock
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._sock.reader_closed()
-
-    def readinto(self, buffer: Any) -> int:
-        return self._sock.recv_into(buffer)
-
-
 _RESET = Piece(b"", is_reset=True)
-
-
-def create_connection(
-    files: Files,
-    network: Network,
-    address: tuple[str, int],
-    timeout: float | None = None,
-    source_address: None = None,
-) -> Socket:
-    sock = Socket(files, network)
-    try:
-        sock.settimeout(timeout)
-        sock.connect(address)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _error(number: int) -> OSError:

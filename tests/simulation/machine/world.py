@@ -36,7 +36,7 @@ import lmdb
 
 from moontide.kvstore.nvme.index_scan import scan
 
-from . import sockets, threads
+from . import threads
 from .disk import Disks
 from .files import FIRST_DESCRIPTOR, Epoll, EventFile, Files, Poll, ProcessFile, Selector
 from .loop import Loop
@@ -93,8 +93,11 @@ class World:
     def run_loop(self, process: Process, main: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """In a thread of the process: as `asyncio.run`."""
         loop = self._loops[process] = Loop(self.files)
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(main())
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(main())
+        finally:
+            asyncio.set_event_loop(None)  # the real thread goes on to other worlds
 
     def terminate(self, process: Process) -> None:
         """As SIGTERM."""
@@ -138,6 +141,7 @@ class World:
                         self.disks.killed(process)
                     self._loops.clear()
                     gc.collect()
+                    self.files.close_real(set(self.files.real))
         finally:
             for module, name, value in changed:
                 setattr(module, name, value)
@@ -184,7 +188,7 @@ class World:
             Facade(
                 socket,
                 socket=of(Socket, files, network),
-                create_connection=of(sockets.create_connection, files, network),
+                create_connection=self._create_connection,
             ),
             Facade(select, poll=of(Poll, files), epoll=of(Epoll, files)),
             Facade(selectors, DefaultSelector=of(Selector, files)),
@@ -208,6 +212,9 @@ class World:
                 eventfd_read=lambda descriptor: files.event(descriptor).take(),
                 pidfd_open=self._pidfd_open,
                 set_inheritable=self._set_inheritable,
+                open=lambda *arguments: files.opened(os.open(*arguments)),
+                memfd_create=lambda *arguments: files.opened(os.memfd_create(*arguments)),
+                fdopen=self._fdopen,
                 close=self._close,
                 pwritev=self.disks.pwritev,
                 pwrite=self.disks.pwrite,
@@ -220,6 +227,18 @@ class World:
         executor = of(threads.Executor, scheduler)
         leads[id(concurrent.futures.ThreadPoolExecutor)] = executor
         return leads
+
+    def _create_connection(
+        self, address: tuple[str, int], timeout: float | None = None, source_address: None = None
+    ) -> Socket:
+        sock = Socket(self.files, self.network)
+        try:
+            sock.settimeout(timeout)
+            sock.connect(address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     def _token_hex(self, num_bytes: int = 16) -> str:
         return self.rng.randbytes(num_bytes).hex()
@@ -238,6 +257,10 @@ class World:
         if descriptor < FIRST_DESCRIPTOR:
             os.set_inheritable(descriptor, inheritable)
 
+    def _fdopen(self, descriptor: int, *arguments: Any) -> Any:
+        self.files.real.discard(descriptor)  # the file's from now on
+        return os.fdopen(descriptor, *arguments)
+
     def _close(self, descriptor: int) -> None:
         if descriptor >= FIRST_DESCRIPTOR:
             self.files.close(descriptor)
@@ -245,7 +268,7 @@ class World:
         held = self._locks.get(self.scheduler.current.process, [])
         if descriptor in held:
             held.remove(descriptor)
-        os.close(descriptor)
+        self.files.close_real((descriptor,))
 
 
 def _scan_index(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[bytes]:
