@@ -18,7 +18,7 @@ from moontide.kvstore import StoreClient
 from moontide.kvstore.keys import string_entry_id
 from moontide.kvstore.membership import FileMembership, StoreRecord
 
-from ....store_process import StartStore, StoreProcess
+from ....store_process import StartStore, StoreProcess, store_processes
 from ....waiting import wait_until
 from ...client.helpers import client_of
 
@@ -74,16 +74,20 @@ def late_events(instance: str) -> Iterator[LateEvents]:
         server.server_close()
 
 
-@pytest.fixture
-def clients(store_daemon: StartStore, tmp_path: Path) -> Iterator[tuple[StoreClient, StoreClient]]:
-    """Of two nodes, each in a membership of its own that has a record of the other; in the first's
-    the second's events are late."""
-    token = tmp_path / "token"
+@pytest.fixture(scope="module")
+def late_nodes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[StoreClient, StoreClient]]:
+    """Clients of two nodes, each in a membership of its own that has a record of the other; in the
+    first's the second's events are late."""
+    folder = tmp_path_factory.mktemp("late")
+    token = folder / "token"
     token.touch(mode=0o600)
     token.write_text("token-of-two-clusters")
-    clusters = [tmp_path / name for name in "ab"]
-    nodes = [_start(store_daemon, token, cluster) for cluster in clusters]
+    clusters = [folder / name for name in "ab"]
     with ExitStack() as stack:
+        start = stack.enter_context(store_processes(folder))
+        nodes = [_start(start, token, cluster) for cluster in clusters]
         events = stack.enter_context(late_events(nodes[1].instance))
         first, second = (FileMembership(cluster) for cluster in clusters)
         record = msgspec.structs.replace(_record(second), admin_url=events.url)
@@ -92,6 +96,14 @@ def clients(store_daemon: StartStore, tmp_path: Path) -> Iterator[tuple[StoreCli
         here, there = (stack.enter_context(client_of(node)) for node in nodes)
         wait_until(lambda: all(each.stats()["peers"]["up"] for each in (here, there)))
         yield here, there
+
+
+@pytest.fixture
+def clients(late_nodes: tuple[StoreClient, StoreClient]) -> tuple[StoreClient, StoreClient]:
+    """Of empty nodes."""
+    for client in late_nodes:
+        client.clear()
+    return late_nodes
 
 
 def _start(start: StartStore, token: Path, cluster: Path) -> StoreProcess:
