@@ -131,7 +131,7 @@ class FrameWriter:
                 break
             total += sent
             self._drop(sent)
-            if sent < sum(buffer.nbytes for buffer in buffers):
+            if sent < sum([buffer.nbytes for buffer in buffers]):
                 break
         return total
 

@@ -80,7 +80,8 @@ class Serving:
     def _fill(self) -> bool:
         """At least one whole header ahead; False when the peer is gone or idle."""
         rest = self._have - self._used
-        self._ahead[:rest] = self._ahead[self._used : self._have]
+        if rest:
+            self._ahead[:rest] = self._ahead[self._used : self._have]
         self._have, self._used = rest, 0
         self._pace.restart(time.monotonic())
         while self._have < HEADER_BYTES:
@@ -140,7 +141,7 @@ class Serving:
                 buffers += (memoryview(wire.encode_header(head)), span.view)
             self._send(buffers)
             self._tally.add(
-                bytes_out=sum(span.view.nbytes for span in lent), done=len(lent), failed=failed
+                bytes_out=sum([span.view.nbytes for span in lent]), done=len(lent), failed=failed
             )
         finally:
             for span in lent:
@@ -188,17 +189,26 @@ class Serving:
             target = target[received:]
 
     def _send(self, buffers: list[memoryview]) -> None:
+        left = sum([buffer.nbytes for buffer in buffers])
         self._pace.restart(time.monotonic())
-        start = 0
-        while start < len(buffers):
-            self._pace.left(time.monotonic())
+        while True:
             try:
-                sent = self._sock.sendmsg(buffers[start:])
+                sent = self._sock.sendmsg(buffers)
             except BlockingIOError:
-                continue  # the pace decides
-            self._pace.moved(sent, time.monotonic())
-            while start < len(buffers) and sent >= buffers[start].nbytes:
-                sent -= buffers[start].nbytes
-                start += 1
-            if sent:
-                buffers[start] = buffers[start][sent:]
+                sent = 0
+            left -= sent
+            if not left:
+                return
+            now = time.monotonic()
+            self._pace.moved(sent, now)
+            self._pace.left(now)
+            buffers = _behind(buffers, sent)
+
+
+def _behind(buffers: list[memoryview], num_bytes: int) -> list[memoryview]:
+    """What is left of them after so many bytes."""
+    for index, buffer in enumerate(buffers):
+        if num_bytes < buffer.nbytes:
+            return [buffer[num_bytes:], *buffers[index + 1 :]]
+        num_bytes -= buffer.nbytes
+    return []

@@ -301,7 +301,8 @@ class Stream:
         if not self._asked:
             return False
         now = time.monotonic()
-        self._leave_unwanted(now)
+        if self._unwanted_bytes:
+            self._leave_unwanted(now)
         self._pace.left(now)
         return self._hear(sock, flags)
 
