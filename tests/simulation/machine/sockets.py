@@ -186,13 +186,6 @@ class Socket(File):
             error, self._error = self._error, 0
             raise _error(error)
 
-    def connect_ex(self, address: Address) -> int:
-        try:
-            self.connect(address)
-        except OSError as error:
-            return error.errno or errno.EIO
-        return 0
-
     def _connect_local(self, path: str) -> None:
         listener = self._network.listeners.get(path)
         if listener is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
@@ -251,10 +250,6 @@ class Executor(futures.Executor):
                 future.cancel()
         for line in self._lines if wait else ():
             self._scheduler.join(line)
-
-
-def get_ident() -> int:
-    return threading.get_ident()
 
 
 def _void(result: object) -> None:

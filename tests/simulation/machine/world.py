@@ -165,9 +165,18 @@ class World:
 
     def _replacements(self) -> dict[int, Any]:
         """By identity of what they replace."""
-        of = functools.partial
-        scheduler, files, network = self.scheduler, self.files, self.network
-        modules = (
+        leads: dict[int, Any] = {
+            id(facade._module): facade
+            for facade in (*self._of_time_and_threads(), *self._of_descriptors())
+        }
+        leads[id(time.monotonic)] = self.scheduler.read_clock
+        executor = functools.partial(threads.Executor, self.scheduler)
+        leads[id(concurrent.futures.ThreadPoolExecutor)] = executor
+        return leads
+
+    def _of_time_and_threads(self) -> tuple[Facade, ...]:
+        of, scheduler = functools.partial, self.scheduler
+        return (
             Facade(
                 time,
                 monotonic=scheduler.read_clock,
@@ -185,13 +194,6 @@ class World:
                 Thread=of(threads.Thread, scheduler),
             ),
             Facade(queue, SimpleQueue=of(threads.SimpleQueue, scheduler)),
-            Facade(
-                socket,
-                socket=of(Socket, files, network),
-                create_connection=self._create_connection,
-            ),
-            Facade(select, poll=of(Poll, files), epoll=of(Epoll, files)),
-            Facade(selectors, DefaultSelector=of(Selector, files)),
             Facade(secrets, token_bytes=self.rng.randbytes, token_hex=self._token_hex),
             Facade(
                 random,
@@ -200,6 +202,19 @@ class World:
                 choice=self.rng.choice,
                 randrange=self.rng.randrange,
             ),
+        )
+
+    def _of_descriptors(self) -> tuple[Facade, ...]:
+        of = functools.partial
+        scheduler, files, network = self.scheduler, self.files, self.network
+        return (
+            Facade(
+                socket,
+                socket=of(Socket, files, network),
+                create_connection=self._create_connection,
+            ),
+            Facade(select, poll=of(Poll, files), epoll=of(Epoll, files)),
+            Facade(selectors, DefaultSelector=of(Selector, files)),
             Facade(fcntl, flock=self._flock),
             Facade(gc, freeze=_nothing, collect=_nothing),
             Facade(lmdb, open=self.disks.open_environment),
@@ -222,11 +237,6 @@ class World:
                 sched_getaffinity=lambda pid: {0},
             ),
         )
-        leads: dict[int, Any] = {id(facade._module): facade for facade in modules}
-        leads[id(time.monotonic)] = scheduler.read_clock
-        executor = of(threads.Executor, scheduler)
-        leads[id(concurrent.futures.ThreadPoolExecutor)] = executor
-        return leads
 
     def _create_connection(
         self, address: tuple[str, int], timeout: float | None = None, source_address: None = None
