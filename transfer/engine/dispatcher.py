@@ -90,12 +90,6 @@ class Dispatcher:
         peer = self._peers.get(instance)
         return peer is not None and peer.is_reachable
 
-    def rate(self, instance: str, now: float) -> float:
-        """Bytes per second of all its working paths together, as measured lately; 0: not known."""
-        peer = self._peers.get(instance)
-        paths = [path for path in peer.paths if path.breaker.is_closed] if peer else []
-        return sum(path.rate.per_second(now) or 0.0 for path in paths)
-
     # -- parcels ----------------------------------------------------------------------
 
     def put(self, parcels: Iterable[Parcel], now: float) -> Todo:
@@ -256,7 +250,7 @@ def _send(peer: Peer, parcel: Parcel, todo: Todo, now: float) -> bool:
     path = peer.choose(parcel, now)
     if path is None:
         _settle_all(todo, parcel, _no_path(parcel.instance))
-    elif path.has_room(parcel):
+    elif path.has_room(parcel, now):
         todo.start.append(path.begin(parcel, now))
     else:
         return False

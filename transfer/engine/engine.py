@@ -83,11 +83,6 @@ class TransferEngine(BatchTransport):
         with self._lock:
             return self._dispatcher.is_reachable(instance)
 
-    def rate(self, instance: str) -> float:
-        """Bytes per second to or from it, as measured lately; 0: not known."""
-        with self._lock:
-            return self._dispatcher.rate(instance, self._clock())
-
     def latencies(self) -> list[Latency]:
         return self._latencies.report()
 
@@ -178,6 +173,7 @@ class TransferEngine(BatchTransport):
                 parcel.requests,
                 deadline=parcel.batch.deadline,
                 then=partial(self._ended, attempt),
+                priority=parcel.batch.priority,
             )
         except TransferError as error:
             status = SliceStatus(SliceState.FAILED, error.reason)

@@ -39,11 +39,14 @@ class Path:
         self._in_flight_slices = 0
         self._limits = limits
 
-    def has_room(self, parcel: Parcel) -> bool:
-        """For a parcel within the bounds, or any one at all."""
+    def has_room(self, parcel: Parcel, now: float) -> bool:
+        """For a parcel within the bounds, or any one at all. A slow path is given less at once:
+        what it has cannot be overtaken."""
         limits = self._limits
+        rate = self.rate.per_second(now)
+        most = limits.path_bytes if rate is None else rate * limits.path_seconds
         return not self.attempts or (
-            self.in_flight_bytes + parcel.num_bytes <= limits.path_bytes
+            self.in_flight_bytes + parcel.num_bytes <= min(most, limits.path_bytes)
             and self._in_flight_slices + len(parcel.indices) <= limits.path_slices
         )
 

@@ -42,8 +42,9 @@ come after all that are."""
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
     in_flight: Limits = field(default_factory=Limits)  # of all peers, waiting ones included
-    path_bytes: int = 16 << 20  # given to one rail for one peer at once: what cannot be overtaken
+    path_bytes: int = 32 << 20  # given to one rail for one peer at once: what cannot be overtaken
+    path_seconds: float = 0.05  # as much as it carries in this time, where its rate is known
     path_slices: int = 1024
-    parcel_bytes: int = 4 << 20  # travels together; larger slices are cut
+    parcel_bytes: int = 8 << 20  # travels together; larger slices are cut
     parcel_slices: int = 256
     breaker: BreakerLimits = field(default_factory=BreakerLimits)

@@ -142,6 +142,18 @@ def test_what_is_given_to_one_path_is_bounded_by_bytes_and_slices(bench_of: Make
     assert sum(len(attempt.parcel.indices) for attempt in bench.started) == 16
 
 
+def test_a_path_known_to_be_slow_is_given_less_at_once(bench_of: MakeBench) -> None:
+    bench = bench_of(LEFT)
+    bench.put(4 * MIB)
+    bench.now = 0.2
+    bench.end(bench.started[0], DONE)
+    bench.put(*[MIB // 2] * 16)
+    sizes = [attempt.parcel.num_bytes for attempt in bench.started]
+    assert sizes == [4 * MIB]  # one goes in any case
+    bench.put(*[1000] * 3)
+    assert len(bench.started) == 1
+
+
 def test_a_slow_peer_holds_up_nobody_else(bench_of: MakeBench) -> None:
     bench = bench_of(LEFT, peers=("slow", "quick"))
     bench.put(64 * MIB, peer="slow")
