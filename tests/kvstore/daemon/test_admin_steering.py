@@ -118,9 +118,9 @@ def test_the_command_does_what_the_routes_do(client: RawClient, run: Run) -> Non
 def test_evicting_everything_must_be_said(client: RawClient, run: Run) -> None:
     client.put("a", bytes(5000))
     ended = run("evict")
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert "--all" in ended.stderr
-    assert run("evict", "--tier", "dram").exit_code == 1
+    assert run("evict", "--tier", "dram").exit_code == 2
     assert client.get("a") is not None
     assert run("evict", "--all").exit_code == 0
     assert client.get("a") is None
