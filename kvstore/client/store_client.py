@@ -23,6 +23,7 @@ from ..tls import open_tls
 from ..types import IfExists, PutResult, PutStatus
 from .batches import batches
 from .blocks.block_store import BlockStore
+from .blocks.desk import JobDesk
 from .buffers import all_readable_bytes, readable_bytes, writable_bytes
 from .clearing import ClearedNodes, clear_message
 from .connections.address import TcpAddress, parse_address
@@ -130,7 +131,7 @@ class StoreClient:
         )
         self._channel_lock = threading.Lock()
         self._channel: Channel | None = None
-        self._block_stores: weakref.WeakSet[BlockStore] = weakref.WeakSet()
+        self._job_desks: weakref.WeakSet[JobDesk] = weakref.WeakSet()
         self._link.open(Deadline(self._timeout_s))
         _clients.add(self)
 
@@ -348,7 +349,7 @@ class StoreClient:
         except BaseException:
             store.close()
             raise
-        self._block_stores.add(store)
+        self._job_desks.add(store.jobs.desk)
         return store
 
     # -- life -------------------------------------------------------------------------
@@ -359,8 +360,8 @@ class StoreClient:
         parent's, and threads that are not here may hold its locks."""
         if self._link.is_forked:
             return
-        for store in list(self._block_stores):
-            store.close()
+        for desk in list(self._job_desks):
+            desk.close()
         self._dialer.stop()
         with self._channel_lock:
             if self._channel is not None:
