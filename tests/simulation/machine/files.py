@@ -96,9 +96,6 @@ class Files:
         self._open[self._next] = file
         return self._next
 
-    def find(self, descriptor: int) -> File | None:
-        return self._open.get(descriptor)
-
     def close(self, descriptor: int) -> None:
         file = self._open.pop(descriptor, None)
         if file is None:

@@ -105,9 +105,6 @@ class Socket(File):
     def gettimeout(self) -> float | None:
         return self._timeout
 
-    def getblocking(self) -> bool:
-        return self._timeout != 0.0
-
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
         if level == socket.SOL_SOCKET and isinstance(value, bytes):
             if option == socket.SO_LINGER:
