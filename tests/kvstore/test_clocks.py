@@ -10,7 +10,8 @@ import moontide.kvstore as kvstore
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|CLOCK_REALTIME|\bdatetime\b|\b(gm|local)time\(")
 
 
-def test_the_wall_clock_is_read_for_the_day_of_the_write_budget_alone() -> None:
+def test_the_wall_clock_is_read_for_days_alone() -> None:
+    """That of the write budget, and that on which a certificate ends, which doctor tells."""
     root = Path(kvstore.__file__).parent
     readers = [
         f"{path.relative_to(root)}: {line.strip()}"
@@ -18,4 +19,7 @@ def test_the_wall_clock_is_read_for_the_day_of_the_write_budget_alone() -> None:
         for line in path.read_text().splitlines()
         if WALL_CLOCK.search(line)
     ]
-    assert readers == ["nvme/tier.py: return int(time.time() // DAY_SECONDS)"]
+    assert readers == [
+        "doctor/checks/tls.py: days = int((shown.expires - time.time()) // DAY_SECONDS)",
+        "nvme/tier.py: return int(time.time() // DAY_SECONDS)",
+    ]
