@@ -37,6 +37,7 @@ TokenIds = Sequence[int] | NDArray[np.integer]
 BLOCK_KEY_BYTES = 16
 MAX_STRING_KEY_BYTES = 1024
 MAX_BLOCK_TOKENS = 65536
+_TEXTS = ("weights_id", "tokenizer_digest", "rope_scaling", "adapter_digest", "salt")
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,15 @@ class Namespace:
     salt: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise InvalidRequest(f"{name} is {value!r:.40}; give text")
         if not self.weights_id:
             raise InvalidRequest(
                 "weights_id is empty; give a digest of the model's weights (names are only labels)"
             )
-        if not 1 <= self.block_tokens <= MAX_BLOCK_TOKENS:
+        if not isinstance(self.block_tokens, int) or not 1 <= self.block_tokens <= MAX_BLOCK_TOKENS:
             raise InvalidRequest(
                 f"block_tokens is {self.block_tokens}; it must lie in 1..{MAX_BLOCK_TOKENS}"
             )
@@ -140,8 +145,12 @@ def kv_entry_id(key: BlockKey, shard: Shard) -> EntryId:
 
 
 def string_entry_id(key: str | bytes) -> EntryId:
-    """`"a"` and `b"a"` are the same key. Raises InvalidRequest on an empty or overlong key."""
-    data = key.encode() if isinstance(key, str) else bytes(key)
+    """`"a"` and `b"a"` are the same key. Raises InvalidRequest on an empty or overlong key,
+    and on what is neither text nor bytes."""
+    try:
+        data = key.encode() if isinstance(key, str) else bytes(memoryview(key))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidRequest(f"key {key!r:.40} is neither bytes nor UTF-8 text: {error}") from error
     if not 1 <= len(data) <= MAX_STRING_KEY_BYTES:
         raise InvalidRequest(f"key has {len(data)} bytes; it must have 1..{MAX_STRING_KEY_BYTES}")
     return EntryId(b"s" + data)
@@ -151,7 +160,7 @@ def string_entry_ids(keys: Sequence[str | bytes]) -> list[EntryId]:
     """`string_entry_id` of each, at less cost where all are texts of one line."""
     try:
         entries = ("s" + "\ns".join(keys)).encode().split(b"\n")  # type: ignore[arg-type]  # or below
-    except TypeError:  # some are bytes
+    except (TypeError, UnicodeEncodeError):  # some are bytes, or wrong
         entries = []
     sizes = set(map(len, entries))
     if len(entries) != len(keys) or min(sizes) < 2 or max(sizes) > MAX_STRING_KEY_BYTES + 1:

@@ -65,7 +65,7 @@ class Group:
             "v_head_dim": (self.value_dim, 1 << 20),
         }
         for name, (value, bound) in bounds.items():
-            if not 1 <= value <= bound:
+            if not isinstance(value, int) or not 1 <= value <= bound:
                 raise InvalidRequest(f"{name} is {value}; it must lie in 1..{bound}")
         if (self.kind == "window") != (self.window_tokens is not None):
             raise InvalidRequest(

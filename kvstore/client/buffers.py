@@ -48,7 +48,7 @@ def _flat(data: Buffer, name: str) -> memoryview:
         return data
     try:
         view = memoryview(data)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # no buffer, or, as of dates, none that can be given
         raise InvalidRequest(
             f"{name} is a {type(data).__name__}; give bytes or any contiguous buffer"
         ) from error

@@ -36,6 +36,8 @@ def put_options(
         )
     if not isinstance(replicas, int) or not 1 <= replicas <= wire.MAX_REPLICAS:
         raise InvalidRequest(f"replicas is {replicas!r}; it must lie in 1..{wire.MAX_REPLICAS}")
+    if not isinstance(soft_pin, bool):
+        raise InvalidRequest(f"soft_pin is {soft_pin!r}; give True or False")
     if ttl_s is not None:
         ttl_s = check_timeout(ttl_s)
     return PutOptions(if_exists, ttl_s, soft_pin, replicas)

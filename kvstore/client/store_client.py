@@ -176,6 +176,7 @@ class StoreClient:
     ) -> list[PutResult]:
         """One result an item, in order; no item fails because another does."""
         deadline = self._begin(timeout_s)
+        items = list(items)  # a generator gives them once
         options = put_options(if_exists, ttl_s, soft_pin=soft_pin, replicas=replicas)
         entries = string_entry_ids([key for key, _ in items])
         values = all_readable_bytes([data for _, data in items])

@@ -162,6 +162,17 @@ def test_namespace_without_weights_or_block_size_is_refused() -> None:
         replace(NAMESPACE, block_tokens=0)
 
 
+def test_a_namespace_of_wrong_types_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="weights_id is 5; give text"):
+        replace(NAMESPACE, weights_id=5)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidRequest, match="salt is None; give text"):
+        replace(NAMESPACE, salt=None)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidRequest, match=r"block_tokens is 1\.5"):
+        replace(NAMESPACE, block_tokens=1.5)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidRequest, match=r"num_kv_heads is 1\.5"):
+        replace(NAMESPACE.layout.groups[0], num_kv_heads=1.5)  # type: ignore[arg-type]  # wrong on purpose
+
+
 def test_string_keys_are_the_same_as_text_and_as_bytes() -> None:
     assert string_entry_id("ü") == string_entry_id("ü".encode()) == b"s\xc3\xbc"
 
@@ -172,6 +183,14 @@ def test_string_keys_of_a_wrong_length_are_refused(size: int) -> None:
         string_entry_id("k" * size)
     with pytest.raises(InvalidRequest, match=rf"{size} bytes.*{MAX_STRING_KEY_BYTES}"):
         string_entry_ids(["a", "k" * size])
+
+
+@pytest.mark.parametrize("key", [5, 10**12, None, ["a"], [1, 2], "\udc80"])
+def test_string_keys_that_are_neither_text_nor_bytes_are_refused(key: object) -> None:
+    with pytest.raises(InvalidRequest, match="neither bytes nor UTF-8 text"):
+        string_entry_id(key)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidRequest, match="neither bytes nor UTF-8 text"):
+        string_entry_ids(["a", key])  # type: ignore[list-item]  # wrong on purpose
 
 
 @given(st.lists(st.text("as\n\0ü", min_size=1, max_size=4) | st.binary(min_size=1, max_size=4)))

@@ -134,6 +134,9 @@ def test_arguments_out_of_bounds_are_named(client: StoreClient) -> None:
         ("timeout of 0 ", lambda: client.get("k", timeout_s=0)),
         ("timeout of nan", lambda: client.get("k", timeout_s=float("nan"))),
         ("timeout of -1", lambda: client.put("k", b"", ttl_s=-1)),
+        ("timeout of 1000", lambda: client.get("k", timeout_s=10**400)),
+        ("soft_pin is 'x'", lambda: client.put("k", b"", soft_pin="x")),  # type: ignore[arg-type]  # wrong on purpose
+        ("data is a ndarray", lambda: client.put("k", np.zeros(1, "M8[D]"))),
         ("timeout of '5'", lambda: client.get("k", timeout_s="5")),  # type: ignore[arg-type]  # wrong on purpose
     ]
     for message, call in calls:
@@ -177,6 +180,8 @@ def test_batches_keep_their_order_and_may_repeat_keys(client: StoreClient) -> No
     assert client.get("new") == b"1"
     assert client.remove_many(["key0", "none", "key1", "key0"]) == 2
     assert client.get_many([]) == client.put_many([]) == client.exists_many([]) == []
+    generated = client.put_many((key, b"1") for key in ("once", "twice"))  # type: ignore[arg-type]  # also works
+    assert [result.status.name for result in generated] == ["STORED"] * 2
 
 
 def test_batches_larger_than_a_message_are_split(client: StoreClient) -> None:
