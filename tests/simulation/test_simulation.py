@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS_PER_TEST = 10
+SEEDS_PER_TEST = 5
+HANGS_SECONDS = 570.0
+"""However slow the machine is."""
 SOAK_FIRST = 1000
-SOAK_SEEDS_PER_PROCESS = 20
-"""What killed daemons had mapped goes with the process that simulated them."""
+SOAK_SEEDS_PER_PROCESS = 50
 
 
-def simulate(first: int, count: int, *arguments: str, seconds: float = 110.0) -> str:
+def simulate(first: int, count: int, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", str(first), str(count), *arguments],
         cwd=ROOT,
@@ -30,18 +31,20 @@ def simulate(first: int, count: int, *arguments: str, seconds: float = 110.0) ->
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=seconds,
+        timeout=HANGS_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, 20, SEEDS_PER_TEST))
 def test_nothing_is_wrong_in_20_worlds(first: int) -> None:
     assert simulate(first, SEEDS_PER_TEST).count("wrong=0") == SEEDS_PER_TEST
 
 
+@pytest.mark.timeout(1200)
 def test_a_seed_is_the_same_world_each_time() -> None:
     digests = {re.findall("digest=([0-9a-f]+)", simulate(20, 1)).pop() for _ in range(2)}
     assert len(digests) == 1
@@ -50,4 +53,4 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 @pytest.mark.soak
 def test_nothing_is_wrong_in_1000_worlds() -> None:
     for first in range(SOAK_FIRST, SOAK_FIRST + 1000, SOAK_SEEDS_PER_PROCESS):
-        simulate(first, SOAK_SEEDS_PER_PROCESS, "--seconds", "10", seconds=600.0)
+        simulate(first, SOAK_SEEDS_PER_PROCESS, "--seconds", "10")

@@ -15,6 +15,7 @@ from moontide.kvstore import (
     Group,
     KVLayout,
     Namespace,
+    PutResult,
     PutStatus,
     StoreClient,
     StoreError,
@@ -62,7 +63,7 @@ class Visitor:
     def run(self, ends_at: float) -> None:
         client: StoreClient | None = None
         while client is None and self._world.now < ends_at:
-            client = self._bounded("connect", 2.0, lambda: self._connect())
+            client = self._bounded("connect", 2.0, self._connect)
         if client is None:
             return
         with client:
@@ -105,15 +106,15 @@ class Visitor:
             call, lambda t: client.put(call.key, _data(call), if_exists="replace", timeout_s=t)
         )
 
-    def _write(self, call: Call, put: Callable[[float], object]) -> None:
+    def _write(self, call: Call, put: Callable[[float], PutResult]) -> None:
         timeout_s = self._timeout()
         result = self._bounded(call.kind.value, timeout_s, lambda: put(timeout_s))
-        if result is not None:
-            status = result.status  # type: ignore[attr-defined]  # a PutResult
-            if status is PutStatus.STORED:
-                self._end(call, Fate.DONE)
-            elif status is PutStatus.EXISTS:
-                self._end(call, Fate.NOTHING)
+        if result is None:
+            return
+        if result.status is PutStatus.STORED:
+            self._end(call, Fate.DONE)
+        elif result.status is PutStatus.EXISTS:
+            self._end(call, Fate.NOTHING)
 
     def _remove(self, client: StoreClient) -> None:
         call, timeout_s = self._begin(Kind.REMOVE, None), self._timeout()

@@ -140,6 +140,7 @@ class World:
                     for process in self.scheduler.processes:
                         self.disks.killed(process)
                     self._loops.clear()
+                    _clear_caches()
                     gc.collect()
                     self.files.close_real(set(self.files.real))
         finally:
@@ -296,6 +297,15 @@ def import_all(*packages: str) -> None:
         package = importlib.import_module(name)
         for found in pkgutil.walk_packages(package.__path__, f"{name}."):
             importlib.import_module(found.name)
+
+
+def _clear_caches() -> None:
+    """aiohttp remembers the handlers of every application, which hold all of their daemon."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("aiohttp."):
+            for value in vars(module).values():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
 
 
 def _void(result: object) -> None:
