@@ -21,6 +21,7 @@ from .. import wire
 from ..errors import OutOfSpace, StoreUnavailable
 from ..keys import EntryId
 from ..types import Located
+from .arrivals import Arrivals
 from .batches import batches
 from .connections.attachment import Attachment
 from .connections.link import Answer, Link
@@ -32,6 +33,8 @@ from .targets import IntoBuffers, Target
 
 T = TypeVar("T")
 REPORT_SECONDS = 1.0
+MAX_RECEIVED_BYTES = 32 << 20
+"""Values of one Get, unless a single value is larger."""
 MAX_LOST_RACES = 4
 """An entry that changes faster than it can be copied is then fetched over the socket."""
 
@@ -245,42 +248,50 @@ class Reader:
         results: list[T | None],
         deadline: Deadline,
     ) -> None:
-        asked = [entries[index] for index in pending]
-        groups = deque(self._sized(pending, asked, deadline))
-        while groups:
-            indices = groups.popleft()
+        """Values that fit one reply for sure are asked for at once, others once their sizes are
+        known. What lies on disk and finds no room beside the others is asked for after them."""
+        if len(pending) == 1 or target.most_bytes(pending) <= MAX_RECEIVED_BYTES:
+            ids = [entries[index] for index in pending]
+            groups = [pending[part] for part in batches(ids)]
+            missed = self._receive(entries, groups, target, results, deadline)
+            pending = missed if len(missed) < len(pending) else ()
+        if pending:
+            groups = self._sized(pending, [entries[index] for index in pending], deadline)
+            self._receive(entries, groups, target, results, deadline)
+
+    def _receive(
+        self,
+        entries: Sequence[EntryId],
+        groups: Iterable[Sequence[int]],
+        target: Target[T],
+        results: list[T | None],
+        deadline: Deadline,
+    ) -> list[int]:
+        """One Get a group; the misses."""
+        waiting, missed = deque(groups), []
+        while waiting:
+            indices = waiting.popleft()
+            arrivals = Arrivals(indices, target)
+            message = wire.Get([entries[index] for index in indices])
             try:
-                answer = self._link.ask(wire.Get([entries[index] for index in indices]), deadline)
+                answer = self._link.ask(message, deadline, arrivals.place)
             except OutOfSpace:  # the daemon pins what it sends, at most a share of its pool
                 if len(indices) == 1:
                     raise
                 middle = len(indices) // 2
-                groups.extendleft([indices[middle:], indices[:middle]])
+                waiting.extendleft([indices[middle:], indices[:middle]])
                 continue
-            reply = answer.reply
-            assert isinstance(reply, wire.GetReply)
-            offset = 0
-            for index, size, expected in zip(indices, reply.sizes, reply.checksums, strict=True):
-                if size < 0:
-                    continue
-                source = answer.payload[offset : offset + size]
-                offset += size
-                if not expected:
-                    results[index] = target.copied(index, source)
-                    continue
-                result, actual = target.summed(index, source)
-                if actual == expected:
-                    results[index] = result
-                else:
-                    self._counters.corrupt += 1
+            found = dict(arrivals.results(answer.reply, answer.payload))
+            for index, result in found.items():
+                results[index] = result
+                self._counters.corrupt += result is None
+            missed += [index for index in indices if index not in found]
+        return missed
 
     def _sized(
         self, pending: Sequence[int], asked: Sequence[EntryId], deadline: Deadline
     ) -> list[Sequence[int]]:
-        """Groups of indices whose values fit one reply; misses are left out. One value always fits
-        and is asked for at once."""
-        if len(pending) == 1:
-            return [pending]
+        """Groups of indices whose values fit one reply; misses are left out."""
         groups: list[Sequence[int]] = []
         for part in batches(asked):
             found, answer = self.locate(asked[part], deadline)
@@ -290,9 +301,9 @@ class Reader:
                 if located
             ]
             sizes = [size for _, size in hits]
-            groups += [
-                [index for index, _ in hits[run]] for run in batches([asked[0]] * len(hits), sizes)
-            ]
+            ids = [asked[0]] * len(hits)
+            runs = batches(ids, sizes, MAX_RECEIVED_BYTES)
+            groups += [[index for index, _ in hits[run]] for run in runs]
             assert isinstance(answer.reply, wire.LookupReply)
             left = _not_brought(pending[part], found, answer.reply.beyond)
             groups += [[index] for index in left]

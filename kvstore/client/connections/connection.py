@@ -20,7 +20,7 @@ from ... import wire
 from ...errors import ERRORS_BY_CODE, AccessDenied, StoreError, StoreTimeout, StoreUnavailable
 from ..deadline import Deadline
 from .address import Address, UnixAddress
-from .frames import Buffers, ConnectionLost, Frame, FrameReader, FrameWriter
+from .frames import Buffers, ConnectionLost, Frame, FrameReader, FrameWriter, Place
 
 LIMIT_SLACK_RATIO = 0.05
 """How much later than its deadline a wait may end: so the kernel need not be told each time."""
@@ -95,21 +95,34 @@ class Connection:
         return self.sock.fileno()
 
     def request(
-        self, message: wire.Request, deadline: Deadline, payload: Buffers = ()
+        self,
+        message: wire.Request,
+        deadline: Deadline,
+        payload: Buffers = (),
+        place: Place | None = None,
     ) -> tuple[wire.Reply, memoryview]:
-        """The reply (a Failure too) and its payload. Raises StoreTimeout, ConnectionLost.
+        """The reply (a Failure too) and its payload, unless `place` took that. Raises StoreTimeout,
+        ConnectionLost.
 
         The common course is one send and one receive, in `_send_at_once` and `_receive_reply`; it
         is left for the general way as soon as the socket takes or gives anything else than one
         whole frame, or something waits to be sent before."""
-        brings_descriptor = type(message) in _BRINGS_DESCRIPTOR
-        self.reader.takes_descriptors = self.is_local and brings_descriptor
+        self.reader.takes_descriptors = self.is_local and type(message) in _BRINGS_DESCRIPTOR
         if payload or self.writer:
             request_id = self.writer.add(message, payload)
             self._send(deadline)
         else:
             request_id = self._send_at_once(message, deadline)
-        if not brings_descriptor and self.reader.is_between_frames:
+        if place is None:
+            return self._receive_answer(request_id, deadline)
+        self.reader.expect(request_id, place)
+        try:
+            return self._receive_answer(request_id, deadline)
+        finally:
+            self.reader.expect_none()
+
+    def _receive_answer(self, request_id: int, deadline: Deadline) -> tuple[wire.Reply, memoryview]:
+        if not self.reader.takes_descriptors and self.reader.is_between_frames:
             reply = self._receive_reply(request_id, deadline)
             if reply is not None:
                 return reply, _NO_PAYLOAD

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from moontide.transfer import close_descriptors, receive_with_descriptors
 from moontide.transfer.errors import TransferError
@@ -17,6 +17,9 @@ from ...errors import InvalidRequest, StoreUnavailable
 from .reply_wait import ReplyWait
 
 RECEIVE_BYTES = 64 << 10
+LEAST_RECEIVED_BYTES = 16 << 10
+"""Where a reply brings a payload to a place: more of it than comes with the head goes there
+directly."""
 MAX_SEND_BUFFERS = 256
 """Of one sendmsg; the kernel takes at most 1024."""
 MAX_REQUEST_ID = 0xFFFFFFFF
@@ -41,13 +44,31 @@ class OwnerLost(StoreUnavailable):
 
 
 _HEADER_BYTES = wire.HEADER.size
+_NO_PAYLOAD = memoryview(b"")
 _unpack_header = wire.HEADER.unpack_from
 
 
 class Frame(NamedTuple):
     request_id: int
     message: wire.Reply
-    payload: memoryview
+    payload: memoryview  # empty when a place was found for it
+
+
+class Sink(Protocol):
+    """Where a payload goes, from the front."""
+
+    remaining: int
+
+    def room(self) -> memoryview:
+        """Where the next bytes go; not empty while any remain."""
+
+    def filled(self, num_bytes: int) -> None:
+        """So many were received there."""
+
+
+Place = Callable[[wire.Reply, int], Sink | None]
+"""Given a reply and the size of its payload, which it must take all of; None: into memory of its
+own."""
 
 
 class FrameWriter:
@@ -109,7 +130,7 @@ class FrameWriter:
 
 class FrameReader:
     """Reads one socket. `receive` takes what one call gives, `next` hands out a complete frame.
-    Large payloads are received straight into their own buffer. While `takes_descriptors` is False
+    Large payloads are received straight to where they go. While `takes_descriptors` is False
     none may be on their way; reading is then cheaper."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -118,17 +139,25 @@ class FrameReader:
         self.takes_descriptors = sock.family == socket.AF_UNIX
         self._data = bytearray()
         self._head: tuple[int, wire.Reply] | None = None  # of the frame whose payload is under way
-        self._payload = memoryview(b"")
-        self._filled = 0
+        self._payload = _NO_PAYLOAD  # its own memory, if it goes there
+        self._sink: Sink = _OwnMemory(_NO_PAYLOAD)
+        self._expected: tuple[int, Place] | None = None
         self._descriptors: deque[int] = deque()
+
+    def expect(self, request_id: int, place: Place) -> None:
+        """The payload of that reply goes where `place` says, until `expect_none`."""
+        self._expected = request_id, place
+
+    def expect_none(self) -> None:
+        self._expected = None
 
     def receive(self) -> None:
         """One read. Raises ConnectionLost at the end of the stream, and what the socket raises when
         it would block or its timeout passes."""
         try:
-            if self._head is not None and self._filled < len(self._payload):
-                num_bytes = self._sock.recv_into(self._payload[self._filled :])
-                self._filled += num_bytes
+            if self._head is not None and self._sink.remaining:
+                num_bytes = self._sock.recv_into(self._sink.room(), 0, socket.MSG_WAITALL)
+                self._sink.filled(num_bytes)
             else:
                 num_bytes = self._receive_head()
         except (BlockingIOError, TimeoutError, InterruptedError):
@@ -148,7 +177,7 @@ class FrameReader:
         in the common course gives one whole reply to that request, without a payload. None: it gave
         something else, kept for `next`. Raises like `receive` and `next`."""
         try:
-            data = self.wait.receive(RECEIVE_BYTES)
+            data = self.wait.receive(LEAST_RECEIVED_BYTES if self._expected else RECEIVE_BYTES)
         except (BlockingIOError, TimeoutError, InterruptedError):
             raise
         except OSError as error:
@@ -191,10 +220,10 @@ class FrameReader:
             raise _malformed(error) from error
         assert self._head is not None
         self._take_buffered()
-        if self._filled < len(self._payload):
+        if self._sink.remaining:
             return None
         frame = Frame(*self._head, self._payload)
-        self._head, self._payload, self._filled = None, memoryview(b""), 0
+        self._head, self._payload, self._sink = None, _NO_PAYLOAD, _OwnMemory(_NO_PAYLOAD)
         return frame
 
     def take_descriptor(self) -> int:
@@ -220,16 +249,34 @@ class FrameReader:
         message = wire.decode_reply(bytes(self._data[size : size + header.body_bytes]))
         del self._data[: size + header.body_bytes]
         self._head = (header.request_id, message)
-        self._payload = memoryview(bytearray(header.payload_bytes))
-        self._filled = 0
+        sink = None
+        if self._expected is not None and self._expected[0] == header.request_id:
+            sink = self._expected[1](message, header.payload_bytes)
+        if sink is None:
+            self._payload = memoryview(bytearray(header.payload_bytes))
+            sink = _OwnMemory(self._payload)
+        self._sink = sink
         return True
 
     def _take_buffered(self) -> None:
-        count = min(len(self._payload) - self._filled, len(self._data))
-        if count:
-            self._payload[self._filled : self._filled + count] = self._data[:count]
+        while self._data and self._sink.remaining:
+            room = self._sink.room()
+            count = min(len(room), len(self._data))
+            room[:count] = self._data[:count]
             del self._data[:count]
-            self._filled += count
+            self._sink.filled(count)
+
+
+class _OwnMemory:
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self.remaining = len(memory)
+
+    def room(self) -> memoryview:
+        return self._memory[-self.remaining :]
+
+    def filled(self, num_bytes: int) -> None:
+        self.remaining -= num_bytes
 
 
 def _malformed(error: InvalidRequest) -> ConnectionLost:

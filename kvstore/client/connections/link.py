@@ -23,7 +23,7 @@ from ..deadline import Deadline
 from .attachment import Attachment
 from .connection import Connection, raise_failure
 from .dialer import Dialer
-from .frames import Buffers, ConnectionLost, OwnerLost
+from .frames import Buffers, ConnectionLost, OwnerLost, Place
 from .interrupts import Interruptible
 
 T = TypeVar("T")
@@ -31,7 +31,8 @@ Ts = TypeVarTuple("Ts")
 
 
 class Answer(NamedTuple):
-    """A reply, the payload that came with it, and over which connection to which daemon."""
+    """A reply, the payload that came with it and had no place, and over which connection to which
+    daemon."""
 
     reply: wire.Reply
     payload: memoryview
@@ -64,11 +65,12 @@ class Link:
             return attachment
         return self._in_turn(deadline, self._ready, deadline)[1]
 
-    def ask(self, message: wire.Request, deadline: Deadline) -> Answer:
-        """For requests that may be made twice: tried again when the connection breaks."""
+    def ask(self, message: wire.Request, deadline: Deadline, place: Place | None = None) -> Answer:
+        """For requests that may be made twice: tried again when the connection breaks. `place` is
+        asked again each time."""
         while True:
             try:
-                return self._in_turn(deadline, self._exchange, message, deadline, ())
+                return self._in_turn(deadline, self._exchange, message, deadline, (), place)
             except ConnectionLost as lost:
                 if not deadline.remaining():
                     raise StoreUnavailable(str(lost)) from lost
@@ -301,11 +303,17 @@ class Link:
         add = attachment.add_granted if message.writable else attachment.add_readable
         add(message.segment, descriptor, reply.num_bytes)
 
-    def _exchange(self, message: wire.Request, deadline: Deadline, payload: Buffers) -> Answer:
+    def _exchange(
+        self,
+        message: wire.Request,
+        deadline: Deadline,
+        payload: Buffers,
+        place: Place | None = None,
+    ) -> Answer:
         connection, attachment = self._connection, self.attachment
         if connection is None or attachment is None or not connection.is_local:
             connection, attachment = self._ready(deadline)
-        return self._request(connection, attachment, message, deadline, payload)
+        return self._request(connection, attachment, message, deadline, payload, place)
 
     def _request(
         self,
@@ -314,11 +322,12 @@ class Link:
         message: wire.Request,
         deadline: Deadline,
         payload: Buffers = (),
+        place: Place | None = None,
     ) -> Answer:
         try:
             if attachment.notes.uses or attachment.notes.released:
                 self._add_notes(connection, attachment)
-            reply, received = connection.request(message, deadline, payload)
+            reply, received = connection.request(message, deadline, payload, place)
         except BaseException:
             self._drop()
             raise

@@ -39,7 +39,10 @@ class Relay(SocketRelay):
             reply = self.alter(wire.decode_reply(_receive(server, header.body_bytes)))
             payload = _receive(server, header.payload_bytes)
             frame = wire.encode_frame(reply, header.request_id, header.payload_bytes)
-            client.sendall(frame + payload)
+            self.send(client, frame + payload)
+
+    def send(self, client: socket.socket, frame: bytes) -> None:
+        client.sendall(frame)
 
 
 def _receive(sock: socket.socket, num_bytes: int) -> bytes:
