@@ -20,7 +20,8 @@ from moontide.kvstore.daemon.data_dir import read_state
 
 from .prepared_process import PreparedProcess
 
-START_SECONDS = 30.0
+START_SECONDS = 90.0
+"""For all that a start imports, on a slow and busy machine; one that fails is told at once."""
 STOP_SECONDS = 15.0
 DEFAULT_FLAGS = {"--dram": "64MiB", "--segment": "4MiB", "--max-entries": "65536"}
 

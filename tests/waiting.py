@@ -6,19 +6,26 @@ import asyncio
 import inspect
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 POLL_SECONDS = 0.01
 TICK_SECONDS = 0.005
 
 
+class _Tick(NamedTuple):
+    at: float
+    late_seconds: float  # until then, in all
+
+
 class Lateness:
-    """`seconds` that this machine kept a thread waiting which wanted to run, while `with` it: what
-    a deadline is missed by for no fault of whose it is."""
+    """How long this machine kept a thread waiting that wanted to run, while `with` it: what a
+    deadline is missed by for no fault of whose it is. Moments are those of `time.monotonic`, which
+    all processes share."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self._ticks = [_Tick(time.monotonic(), 0.0)]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tick)
 
@@ -30,11 +37,27 @@ class Lateness:
         self._over.set()
         self._thread.join()
 
+    @property
+    def seconds(self) -> float:
+        return self._ticks[-1].late_seconds
+
+    def between(self, begin: float, end: float) -> float:
+        """Of the ticks that lie there, in part or as a whole."""
+        first = max(bisect_right(self._ticks, begin, key=_moment) - 1, 0)
+        last = min(bisect_left(self._ticks, end, key=_moment), len(self._ticks) - 1)
+        return self._ticks[last].late_seconds - self._ticks[first].late_seconds
+
     def _tick(self) -> None:
         while not self._over.is_set():
             begun = time.monotonic()
             self._over.wait(TICK_SECONDS)
-            self.seconds += max(0.0, time.monotonic() - begun - TICK_SECONDS)
+            now = time.monotonic()
+            late = max(0.0, now - begun - TICK_SECONDS)
+            self._ticks.append(_Tick(now, self.seconds + late))
+
+
+def _moment(tick: _Tick) -> float:
+    return tick.at
 
 
 def wait_until(
@@ -61,5 +84,7 @@ async def until(condition: Callable[[], Any], what: str = "", seconds: float = 1
             result = await result
         if result:
             return
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        now = time.monotonic()
+        assert now < deadline, f"not within {seconds} s: {what or condition}"
         await asyncio.sleep(POLL_SECONDS)
+        deadline += time.monotonic() - now - POLL_SECONDS

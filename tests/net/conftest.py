@@ -19,6 +19,7 @@ from ..waiting import wait_until
 from .cluster import Cluster, HostedStore
 from .hosts import HOSTS, Network
 from .lacking import lacking
+from .reading import SOON
 
 
 def has_both_links(client: StoreClient) -> bool:
@@ -55,5 +56,5 @@ def cluster(request: pytest.FixtureRequest, network: Network, tmp_path: Path) ->
         cluster = Cluster(network, stores, tls)
         for store in stores.values():
             client = stack.enter_context(connect(f"unix:{store.socket}"))
-            wait_until(partial(has_both_links, client), 30)
+            wait_until(partial(has_both_links, client), SOON)
         yield cluster

@@ -16,6 +16,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,8 +41,9 @@ class Network:
             raise
 
     def close(self) -> None:
-        while self._made:
-            _run("ip", "netns", "delete", self._made.pop())
+        with ExitStack() as stack:
+            while self._made:
+                stack.callback(_run, "ip", "netns", "delete", self._made.pop())
 
     def namespace(self, host: str) -> str:
         return f"{self._prefix}-{host}"

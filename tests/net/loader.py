@@ -1,7 +1,7 @@
 """A client that asks for as much as it can: `python -m tests.net.loader ADDRESS TOKEN_FILE NAME`.
 
-Batches out and in, for ever; a line for each call that ended well, its seconds. It ends with the
-first call that did not, or whose bytes are wrong.
+Batches out and in, for ever; a line for each call that ended well: when it began and ended. The
+first call that did not end well, or whose bytes are wrong, is the last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(address: str, token_file: str, name: str) -> None:
 
 
 def _tell(began: float) -> None:
-    print(f"{time.monotonic() - began:.6f}", flush=True)
+    print(f"{began:.6f} {time.monotonic():.6f}", flush=True)
 
 
 if __name__ == "__main__":

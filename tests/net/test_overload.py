@@ -6,11 +6,14 @@ from __future__ import annotations
 import random
 import signal
 import socket
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,15 +21,17 @@ import pytest
 from moontide.kvstore import wire
 from moontide.transfer import wire as transfer_wire
 
-from ..waiting import wait_until
+from ..waiting import Lateness, wait_until
 from .cluster import DATA_PORT, TRANSFER_PORT, Cluster
-from .reading import Reader, content, read_all
+from .reading import SOON, Reader, content, read_all
 
-pytestmark = pytest.mark.net
+pytestmark = [pytest.mark.net, pytest.mark.timeout(600)]
 
 NUM_CLIENTS = 8
-SOON = 60.0
-P99_SECONDS = 1.0
+HEALTHZ_SECONDS = 1.0
+P99_SECONDS, P99_RATIO = 1.0, 4.0
+"""Where the machine is so slow that a turn of all clients takes a good part of a second, nobody
+waits for so many turns."""
 STORM = 600  # connections: more than the data port serves at once
 NEIGHBOURS_DESCRIPTORS = 16  # of connections that other stores open meanwhile
 MORE_BYTES = 96 << 20
@@ -34,7 +39,7 @@ MORE_BYTES = 96 << 20
 
 
 class Loader:
-    """One process of loader.py on a host; `seconds` of each of its calls so far."""
+    """One process of loader.py on a host."""
 
     def __init__(self, cluster: Cluster, host: str, name: str, folder: Path) -> None:
         self._out = folder / f"{name}.txt"
@@ -45,14 +50,20 @@ class Loader:
         with self._out.open("wb") as out, self._told.open("wb") as told:
             self.process = subprocess.Popen(command, stdout=out, stderr=told)
 
-    def seconds(self) -> list[float]:
-        return [float(line) for line in self._out.read_text().splitlines()]
+    def calls(self) -> list[tuple[float, float]]:
+        """Begin and end of each so far."""
+        lines = self._out.read_text().rpartition("\n")[0].splitlines()
+        return [(float(begin), float(end)) for begin, end in map(str.split, lines)]
+
+    def seconds(self, machine: Lateness) -> list[float]:
+        """Of each of its calls so far, in order of length; without what the machine was late."""
+        return sorted(end - begin - machine.between(begin, end) for begin, end in self.calls())
 
     def has_made(self, count: int) -> bool:
-        return len(self.seconds()) >= count
+        return len(self.calls()) >= count
 
     def told(self) -> str:
-        return f"{self._out.name}: {len(self.seconds())} calls; {self._told.read_text()[-2000:]}"
+        return f"{self._out.name}: {len(self.calls())} calls; {self._told.read_text()[-2000:]}"
 
     def end(self) -> None:
         self.process.kill()
@@ -61,8 +72,15 @@ class Loader:
 
 def await_calls(loaders: list[Loader], count: int) -> None:
     """So many more of each."""
-    for loader, wanted in [(each, len(each.seconds()) + count) for each in loaders]:
+    for loader, wanted in [(each, len(each.calls()) + count) for each in loaders]:
         wait_until(partial(loader.has_made, wanted), SOON, loader.told)
+
+
+def check_healthy(cluster: Cluster, machine: Lateness) -> None:
+    began = time.monotonic()
+    assert cluster.is_healthy("a")
+    ended = time.monotonic()
+    assert ended - began - machine.between(began, ended) < HEALTHZ_SECONDS
 
 
 def test_r20_eight_clients_overload_a_store_of_which_one_stops_and_one_dies(
@@ -71,6 +89,7 @@ def test_r20_eight_clients_overload_a_store_of_which_one_stops_and_one_dies(
     store = cluster.stores["a"]
     before = store.resident_bytes()
     with ExitStack() as stack:
+        machine = stack.enter_context(Lateness())
         loaders = [
             Loader(cluster, "bc"[number % 2], f"client-{number}", tmp_path)
             for number in range(NUM_CLIENTS)
@@ -81,16 +100,18 @@ def test_r20_eight_clients_overload_a_store_of_which_one_stops_and_one_dies(
         await_calls(loaders, 20)
         stopping.process.send_signal(signal.SIGSTOP)
         await_calls(others, 40)
-        assert cluster.is_healthy("a")
+        check_healthy(cluster, machine)
         dying.process.kill()
         await_calls(others, 40)
-        assert cluster.is_healthy("a")
+        check_healthy(cluster, machine)
         stopping.process.send_signal(signal.SIGCONT)
         await_calls([stopping, *others], 20)
         assert store.resident_bytes() - before < MORE_BYTES
-        for loader in others:
-            taken = sorted(loader.seconds())
-            assert taken[len(taken) * 99 // 100] < P99_SECONDS, loader.told()
+        taken = {loader: loader.seconds(machine) for loader in others}
+        turn = statistics.median(chain.from_iterable(taken.values()))
+        for loader, seconds in taken.items():
+            p99 = seconds[len(seconds) * 99 // 100]
+            assert p99 < max(P99_SECONDS, P99_RATIO * turn), (p99, turn, loader.told())
     cluster.check_at_rest("a")
 
 
