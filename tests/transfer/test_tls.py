@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from moontide.transfer import TlsEndpoint, TlsFiles, read_certificate
 from moontide.transfer.errors import AccessDenied, InvalidRequest, Unavailable
-from moontide.transfer.tls import endpoint
+from moontide.transfer.tls import endpoint, tunnel
 
 from ..authority import Authority
 from ..waiting import wait_until
@@ -66,7 +67,8 @@ class Server:
             plain = self._tls.take(accepted, plain_refusal=REFUSAL, peer="a client")
             self._stack.enter_context(plain)
             plain.settimeout(SOON)
-            plain.sendall(GREETING)
+            with suppress(BrokenPipeError):  # who speaks no TLS may be gone already
+                plain.sendall(GREETING)
             self.plain = plain
 
 
@@ -111,6 +113,52 @@ def test_what_was_said_before_the_end_arrives_and_then_the_end(
     leaving.sendall(b"last words")
     leaving.close()
     assert received(staying, 100) == b"last words"
+
+
+def fill(sock: socket.socket) -> None:
+    """Until nobody takes more."""
+    sock.settimeout(0.3)
+    with suppress(TimeoutError):
+        while sock.send(bytes(1 << 16)):
+            pass
+
+
+@pytest.mark.parametrize("leaver", ["client", "server"])
+def test_last_words_that_find_no_taker_keep_no_thread(
+    stack: ExitStack, authority: Authority, leaver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel, "LINGER_SECONDS", 0.1)
+    server = Server(stack, TlsEndpoint(authority.issue("server")))
+    before = set(threading.enumerate())
+    context = TlsEndpoint(authority.issue("client")).client_context()
+    client = stack.enter_context(context.wrap_socket(server.connect()))
+    wait_until(lambda: server.plain is not None)
+    assert server.plain is not None
+    if leaver == "client":
+        fill(client)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    else:
+        fill(server.plain)
+        server.plain.close()
+    wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"])
+def test_a_handshake_ends_when_its_plain_end_is_closed(
+    stack: ExitStack, authority: Authority, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever closes silent connections to make room has made it."""
+    monkeypatch.setattr(endpoint, "PLAIN_SECONDS", 60.0)
+    monkeypatch.setattr(endpoint, "HANDSHAKE_SECONDS", 60.0)
+    server = Server(stack, TlsEndpoint(authority.issue("server")))
+    with server.connect() as silent:
+        silent.sendall(said)
+        wait_until(lambda: server.plain is not None)
+        assert server.plain is not None
+        server.plain.close()
+        with suppress(ConnectionResetError):
+            assert received(silent, 1) == b""
 
 
 def test_a_plain_client_is_told(stack: ExitStack, authority: Authority) -> None:

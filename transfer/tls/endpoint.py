@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 import ssl
 import threading
@@ -38,7 +39,7 @@ class TlsEndpoint:
     as the new ones do not pass, the old ones are. Raises InvalidRequest for files that do not."""
 
     def __init__(self, files: TlsFiles) -> None:
-        self.files = files
+        self._files = files
         self._lock = threading.Lock()
         self._stamp = _stamp(files)
         self._contexts = load_contexts(files)
@@ -61,7 +62,7 @@ class TlsEndpoint:
 
     def take(self, sock: socket.socket, *, plain_refusal: bytes, peer: str) -> socket.socket:
         """The plain end of an accepted socket, which is taken over, at once; it ends when the
-        handshake fails. Raises OSError."""
+        handshake fails, and the handshake when it is closed. Raises OSError."""
         inner, outer = socket.socketpair()
         try:
             _start(lambda: self._receive(sock, outer, plain_refusal, peer))
@@ -76,15 +77,13 @@ class TlsEndpoint:
     ) -> None:
         sealed = sock
         try:
-            sock.settimeout(PLAIN_SECONDS)
-            if not _speaks_tls(sock):
+            if not _speaks_tls(sock, outer):
                 _refuse_plainly(sock, plain_refusal)
                 raise AccessDenied("it speaks no TLS")
             sealed = self._current().server.wrap_socket(
                 sock, server_side=True, do_handshake_on_connect=False
             )
-            sealed.settimeout(HANDSHAKE_SECONDS)
-            sealed.do_handshake()
+            _shake_hands(sealed, outer)
         except (TransferError, OSError) as error:
             logger.warning("tls_refused peer=%s error=%s", peer, self._why(error))
             sealed.close()
@@ -100,7 +99,7 @@ class TlsEndpoint:
         """Why a client's handshake did not come about, and what helps."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return AccessDenied(
-                f"the certificate of {peer} does not pass with tls_ca {self.files.ca}: "
+                f"the certificate of {peer} does not pass with tls_ca {self._files.ca}: "
                 f"{told(error)}; {fix_for(error)}"
             )
         if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
@@ -111,7 +110,7 @@ class TlsEndpoint:
                 "or leave TLS out here"
             )
         return AccessDenied(
-            f"{peer} refused tls_cert {self.files.cert} ({self._own()}): {told(error)}; "
+            f"{peer} refused tls_cert {self._files.cert} ({self._own()}): {told(error)}; "
             f"{fix_for(error)}"
         )
 
@@ -119,29 +118,29 @@ class TlsEndpoint:
         """At the server, which sees no more of the other's certificate than the verdict."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
-                f"its certificate does not pass with tls_ca {self.files.ca}: {told(error)}; "
+                f"its certificate does not pass with tls_ca {self._files.ca}: {told(error)}; "
                 f"{fix_for(error)}"
             )
         return told(error) if isinstance(error, ssl.SSLError) else str(error)
 
     def _own(self) -> str:
         try:
-            shown = read_certificate(self.files)
+            shown = read_certificate(self._files)
         except InvalidRequest as error:
             return str(error)
         return f"{shown.subject}, until {shown.expires_on}"
 
     def _current(self) -> Contexts:
         with self._lock:
-            stamp = _stamp(self.files)
+            stamp = _stamp(self._files)
             if stamp != self._stamp:
                 self._stamp = stamp
                 try:
-                    self._contexts = load_contexts(self.files)
+                    self._contexts = load_contexts(self._files)
                 except InvalidRequest as error:
                     logger.warning("tls_files_not_taken error=%s", error)
                 else:
-                    logger.info("tls_files_taken cert=%s", self.files.cert)
+                    logger.info("tls_files_taken cert=%s", self._files.cert)
             return self._contexts
 
 
@@ -179,12 +178,38 @@ def _start(run: Callable[[], None]) -> None:
         raise OSError("this process can start no more threads") from error
 
 
-def _speaks_tls(sock: socket.socket) -> bool:
+def _speaks_tls(sock: socket.socket, plain_end: socket.socket) -> bool:
     """As told by its first byte. Raises OSError."""
-    try:
-        return sock.recv(1, socket.MSG_PEEK) == _HANDSHAKE_RECORD
-    except TimeoutError:
+    if not _wait(sock, select.POLLIN, plain_end, time.monotonic() + PLAIN_SECONDS):
         return False
+    return sock.recv(1, socket.MSG_PEEK) == _HANDSHAKE_RECORD
+
+
+def _shake_hands(sealed: ssl.SSLSocket, plain_end: socket.socket) -> None:
+    """At the server. Raises OSError."""
+    deadline = time.monotonic() + HANDSHAKE_SECONDS
+    sealed.setblocking(False)
+    while True:
+        try:
+            sealed.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            wanted = select.POLLIN
+        except ssl.SSLWantWriteError:
+            wanted = select.POLLOUT
+        if not _wait(sealed, wanted, plain_end, deadline):
+            raise TimeoutError("timed out")
+
+
+def _wait(sock: socket.socket, wanted: int, plain_end: socket.socket, deadline: float) -> bool:
+    """False at the deadline. Raises ConnectionAbortedError when the plain end was closed."""
+    poller = select.poll()
+    poller.register(sock, wanted)
+    poller.register(plain_end, select.POLLRDHUP)
+    ready = dict(poller.poll(max(deadline - time.monotonic(), 0) * 1000))
+    if plain_end.fileno() in ready:
+        raise ConnectionAbortedError("it was dropped in the TLS handshake")
+    return bool(ready)
 
 
 def _refuse_plainly(sock: socket.socket, words: bytes) -> None:
