@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,8 @@ from .types import (
     TransferCounters,
     TransferRequest,
 )
+
+logger = logging.getLogger(__name__)
 
 _PENDING = SliceStatus(SliceState.PENDING)
 DONE = SliceStatus(SliceState.DONE)
@@ -134,7 +137,7 @@ class Batches:
                     self._slice_ended(batch, index)
             then = batch.then if not batch.pending else None
         if then is not None:
-            then(tuple(batch.statuses))
+            _tell(then, tuple(batch.statuses))
 
     def end(self, batch: Batch, status: SliceStatus) -> bool:
         """False when it had ended, or was ending, before."""
@@ -262,3 +265,10 @@ class Batches:
             self._finished.append(batch.id)
             if len(self._finished) == 1 and self._notice >= 0:
                 os.eventfd_write(self._notice, 1)
+
+
+def _tell(then: Then, statuses: tuple[SliceStatus, ...]) -> None:
+    try:
+        then(statuses)
+    except Exception:  # a stranger's code in a thread that others need: they go on
+        logger.exception("transfer callback failed")

@@ -48,7 +48,8 @@ class Transport(Protocol):
     ) -> BatchId:
         """Takes all of the requests or none. `deadline` is of time.monotonic(). `then` is called
         once every slice is terminal, perhaps before this returns, by the thread that ended the
-        last: it neither waits nor raises, and nobody else is told or has to forget the batch.
+        last: it does not wait, what it raises is only logged, and nobody else is told or has to
+        forget the batch.
         `priority` matters where batches wait for each other before they are begun.
         Raises InvalidRequest, Busy (a bound is reached: retry when a batch has ended), Unavailable
         (this transport is closed); whatever else goes wrong is a slice's status."""

@@ -278,6 +278,24 @@ def test_who_gave_then_is_told_once_and_nobody_else(rig: Rig) -> None:
         rig.transport.poll(batch)
 
 
+def test_who_raises_when_told_harms_nobody_else(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    def raises(statuses: tuple[SliceStatus, ...]) -> None:
+        told.put(statuses)
+        raise ValueError("a mistake")
+
+    told: queue.SimpleQueue[tuple[SliceStatus, ...]] = queue.SimpleQueue()
+    late = SliceStatus(SliceState.FAILED, "deadline")
+    rig.hold()
+    rig.transport.submit([read(buffer(10))], deadline=time.monotonic() + 0.05, then=raises)
+    assert told.get(timeout=SOON) == (late,)
+    assert wait(rig, submit(rig, read(buffer(10)), within=0.05)) == [late]
+    rig.resume()
+    rig.transport.submit([read(buffer(10))], deadline=time.monotonic() + SOON, then=raises)
+    assert told.get(timeout=SOON) == (DONE,)
+    assert run(rig, read(buffer(10))) == [DONE]
+    assert caplog.text.count("ValueError: a mistake") == 2
+
+
 def test_what_is_cancelled_is_told_to_who_gave_then(rig: Rig) -> None:
     rig.hold()
     told: queue.SimpleQueue[tuple[SliceStatus, ...]] = queue.SimpleQueue()

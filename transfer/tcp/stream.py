@@ -96,8 +96,8 @@ class Stream:
         self._stopped = False
         self._sweep_wanted = False
         self._wake_lock = threading.Lock()
-        self._wake_descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._asleep = select.epoll()  # of the thread, without the turn
+        self._wake_descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._asleep.register(self._wake_descriptor, select.EPOLLIN)
         self._watched = _GONE  # events of the socket that wake the thread
         self._poller = select.poll()  # of who has the turn and something to send
@@ -158,8 +158,10 @@ class Stream:
                     self._turn.check()
                     if self._sock is not None:
                         self._receive_for(batch, self._sock)
-            except (TransferError, OSError):
+            except BaseException as error:
                 self.wake()  # the connection ends
+                if not isinstance(error, TransferError | OSError):
+                    raise
             if self._writer or self._route.has_work:
                 self.wake()
         self.listen()
@@ -236,9 +238,8 @@ class Stream:
         if self._wake_descriptor in ready:
             os.eventfd_read(self._wake_descriptor)
         if sock.fileno() in ready and not self._asked:
-            self._hear(
-                sock, socket.MSG_DONTWAIT
-            )  # nothing is due: the peer has gone, or speaks out of turn
+            # Nothing is due: the peer has gone, or speaks out of turn.
+            self._hear(sock, socket.MSG_DONTWAIT)
         while not self._stopped and self._advance(sock, socket.MSG_DONTWAIT):
             pass
         with self._lock:
@@ -286,7 +287,7 @@ class Stream:
                 self._set_watched(sock, _GONE)
         while batch.pending and not self._stopped:
             self._send(sock)
-            if self._reader.current is None and not self._carries(batch):
+            if not self._asked or (self._reader.current is None and not self._carries(batch)):
                 break
             if self._writer:
                 self._poller.poll(_LOOK_SECONDS * 1000)

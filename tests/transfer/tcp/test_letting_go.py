@@ -13,10 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from moontide.transfer import SegmentRegistry, TcpLimits
-from moontide.transfer.types import (
-    SliceState,
-    TransferCounters,
-)
+from moontide.transfer.types import SliceState, TransferCounters
 
 from ...waiting import wait_until
 from .peers import (

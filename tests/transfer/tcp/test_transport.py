@@ -117,6 +117,28 @@ def test_a_transfer_of_more_than_the_window(stack: ExitStack, opcode: Opcode) ->
         assert bytes(local) == b"x" * len(local) or bytes(landing) == b"y" * len(landing)
 
 
+def test_who_waits_elsewhere_does_not_spin_over_what_nobody_asked_for(stack: ExitStack) -> None:
+    def speaks_out_of_turn(sock: socket.socket) -> None:
+        request = next_header(sock)
+        sock.sendall(data_frame(request, bytes(request.length)))
+        request = next_header(sock)
+        unasked = Header(Kind.DATA, request_id=1 << 40, length=1 << 20)
+        sock.sendall(data_frame(request, bytes(request.length)) + wire.encode_header(unasked))
+        while sock.recv(1 << 16):
+            pass
+
+    here = client(stack, scripted(stack, speaks_out_of_turn).address, ONE_STREAM)
+    silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    here.transport.add_route("silent/1/00", *silent.getsockname())
+    elsewhere = TransferRequest(Opcode.READ, buffer(10), SegmentAddress("silent/1/00", 0), 0)
+    here.transport.transfer([read_of(buffer(10))], deadline=time.monotonic() + SOON)
+    begun = time.thread_time()
+    both = [read_of(buffer(10)), elsewhere]
+    statuses = here.transport.transfer(both, deadline=time.monotonic() + 0.3)
+    assert statuses == (DONE, SliceStatus(SliceState.FAILED, "deadline"))
+    assert time.thread_time() - begun < 0.05
+
+
 def test_a_waiting_transfer_ends_when_the_transport_closes(stack: ExitStack) -> None:
     def silent(sock: socket.socket) -> None:
         next_header(sock)
