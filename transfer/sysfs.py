@@ -23,4 +23,4 @@ def text(file: Path) -> str:
 
 def integer(file: Path, default: int) -> int:
     found = text(file)
-    return int(found) if found.lstrip("-").isdecimal() else default
+    return int(found) if found.removeprefix("-").isdecimal() else default

@@ -25,7 +25,7 @@ from .dispatcher import Dispatcher, Settlement, Todo
 from .latency import NO_TRANSPORT, Latencies, Latency
 from .parcels import Terms, parcels_of
 from .paths import Attempt, Path
-from .types import ANYWHERE, EngineLimits, Location, Rail, RailName, RailRanks
+from .types import ANYWHERE, EngineLimits, Location, Rail, RailRanks
 
 
 class TransferEngine(BatchTransport):
@@ -60,23 +60,17 @@ class TransferEngine(BatchTransport):
     # -- peers ------------------------------------------------------------------------
 
     def add_route(self, instance: str, host: str, port: int) -> None:
-        """Over every rail that has routes. Raises InvalidRequest when there are too many."""
-        routed = [rail for rail in self._rails.values() if rail.routes is not None]
-        for rail in routed:
-            assert rail.routes is not None
+        """Over every rail. What was known of its paths is forgotten, and what waits for them fails.
+        Raises InvalidRequest when there are too many."""
+        for rail in self._rails.values():
             rail.routes.add_route(instance, host, port)
-        self.add_peer(instance, [rail.name for rail in routed])
-
-    def add_peer(self, instance: str, rails: Iterable[RailName]) -> None:
-        """Which rails lead to it; what was known of its paths is forgotten."""
-        self._do(self._decide(lambda _: self._dispatcher.add_peer(instance, rails)))
+        self._do(self._decide(lambda _: self._dispatcher.add_peer(instance, self._rails)))
 
     def drop_route(self, instance: str) -> None:
         """The peer is gone: what is under way to it fails. Unknown ones are left alone."""
         self._do(self._decide(lambda _: self._dispatcher.drop_peer(instance)))
         for rail in self._rails.values():
-            if rail.routes is not None:
-                rail.routes.drop_route(instance)
+            rail.routes.drop_route(instance)
 
     def is_reachable(self, instance: str) -> bool:
         """False: slices for it would fail at once."""

@@ -17,7 +17,7 @@ ANYWHERE = Location("")
 
 
 class Routes(Protocol):
-    """Of a transport that finds its peers by address."""
+    """Where a rail finds its peers, each by its address."""
 
     def add_route(self, instance: str, host: str, port: int) -> None: ...
     def drop_route(self, instance: str) -> None: ...
@@ -31,7 +31,7 @@ class Rail:
     name: RailName
     kind: str
     transport: Transport
-    routes: Routes | None = None
+    routes: Routes
 
 
 RailRanks = Mapping[Location, Sequence[Sequence[RailName]]]

@@ -42,10 +42,6 @@ class Place:
     path: tuple[str, ...]
     numa_node: int
 
-    @property
-    def address(self) -> str:
-        return self.path[-1]
-
 
 def place_of(device: Path, root: Path) -> Place | None:
     """Of what a `device` link leads to; None for what is on no PCI bus, and broken links."""

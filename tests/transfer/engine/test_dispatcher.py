@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pytest
 
+from moontide.transfer import TcpTransport
 from moontide.transfer.batches import DONE, Batch, Batches, Limits
 from moontide.transfer.engine import (
     ANYWHERE,
@@ -21,8 +22,8 @@ from moontide.transfer.engine import (
 from moontide.transfer.engine.dispatcher import Dispatcher, Todo
 from moontide.transfer.engine.parcels import Parcel, Terms, parcels_of
 from moontide.transfer.engine.paths import Attempt
-from moontide.transfer.shm import ShmTransport
 from moontide.transfer.types import (
+    Instance,
     Opcode,
     Priority,
     SegmentAddress,
@@ -53,12 +54,12 @@ class Bench:
     """A dispatcher with rails that never carry anything: the test says how attempts end."""
 
     def __init__(self, stack: ExitStack, rails: Sequence[RailName], peers: Sequence[str]) -> None:
-        idle = ShmTransport()
+        idle = TcpTransport(b"token", Instance.new("here"))
         self.batches = Batches(Limits(max_bytes=1 << 40))
         stack.callback(idle.close)
         stack.callback(self.batches.release)
         self.dispatcher = Dispatcher(
-            [Rail(name, "tcp", idle) for name in (LEFT, RIGHT, SLOW)],
+            [Rail(name, "tcp", idle, idle) for name in (LEFT, RIGHT, SLOW)],
             RANKS,
             LIMITS,
             random.Random(3),

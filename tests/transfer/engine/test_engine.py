@@ -193,6 +193,13 @@ def test_r52_a_peer_that_accepts_and_says_nothing_is_refused_at_once_too(stack: 
     assert not engine.is_reachable(PEER)
 
 
+def test_without_rails_nobody_is_reached_and_nobody_waits(stack: ExitStack) -> None:
+    engine, _ = engine_over(stack, {})
+    assert not engine.is_reachable(PEER)
+    [status] = run(engine, reads(10))
+    assert status.code == "unavailable"
+
+
 Held = tuple[TransferEngine, Gate]
 
 

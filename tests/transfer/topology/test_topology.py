@@ -38,7 +38,7 @@ def test_two_sockets_what_there_is(recorded: RecordedTopology) -> None:
         "enp26s0": (True, 100_000),
     }
     assert {nic.name: nic.rdma for nic in topology.nics if nic.rdma} == {"enp26s0": ("mlx5_0",)}
-    assert [gpu.place.address for gpu in topology.gpus] == ["0000:19:00.0", "0000:9a:00.0"]
+    assert [gpu.place.path[-1] for gpu in topology.gpus] == ["0000:19:00.0", "0000:9a:00.0"]
     assert [gpu.place.numa_node for gpu in topology.gpus] == [0, 1]
 
 
@@ -92,7 +92,7 @@ def test_a_half_broken_tree_gives_what_can_be_read(recorded: RecordedTopology) -
         "odd": True,
     }
     [gpu] = topology.gpus
-    assert (gpu.place.address, gpu.place.numa_node) == ("0000:08:00.0", -1)
+    assert (gpu.place.path[-1], gpu.place.numa_node) == ("0000:08:00.0", -1)
     assert near(topology, "cuda:0")["good"] is Proximity.ROOT
     assert ranks(topology, "cuda:0") == [["good"], ["odd"]]
 
