@@ -63,6 +63,7 @@ def audit(
     walk = _Walk(entries)
     differences = [
         *_compare_sums(entries, quarantine, reserved, walk),
+        *reservations.check_integrity(),
         *runs.check_integrity(),
         *_compare_space(entries, walk),
         *_compare_catalog(entries.catalog, walk.committed),

@@ -97,11 +97,13 @@ class StoreFinding(StoreParts):
         pending: bool,
         now: float,
         local_only: bool = False,
+        held: bytes = b"",
     ) -> BlocksFound:
         """Longest prefix of `keys` whose stored shards cover `coverage`, no longer than what the
         client may pin; see `lookup` for pins, of which one block must fit. Entries that fill count,
         with `local_only` those from this node's disk; `pending` also counts what clients still
-        write."""
+        write. In the statistics these are hits once they are whole, and what the ticket `held` pins
+        is none again."""
         check_chain(keys, coverage)
         requester = self._owners.get(owner)
         found = self._finder(namespace, coverage, pending, local_only).prefix(keys)
@@ -111,7 +113,7 @@ class StoreFinding(StoreParts):
             found = found.within(max(room, len(found.blocks[0])))
             ticket = self._pins.take(requester, found.slots, pin_s, now)
         self._entries.touch(reversed(found.slots), now)
-        self._counters.hits += len(found.slots)
+        self._reservations.count_found(self._pins.others(held, found.slots))
         self._counters.misses += (len(keys) - len(found.blocks)) * len(coverage)
         checksums = self._contents.checksums(found.slots)
         transports, peers = ways(self._catalog, found.blocks)

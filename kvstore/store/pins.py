@@ -71,6 +71,14 @@ class Pins:
         for pin in self._pins.values():
             yield from pin.slots
 
+    def others(self, ticket: bytes, slots: Sequence[int]) -> Sequence[int]:
+        """Those of the slots that this ticket does not pin."""
+        pin = self._pins.get(ticket)
+        if pin is None:
+            return slots
+        held = set(pin.slots)
+        return [slot for slot in slots if slot not in held]
+
     def take(self, owner: Owner, slots: Sequence[int], pin_s: float, now: float) -> bytes:
         """Pins the slots, in order of a chain if they are one: a view with `pin_s` 0, else a
         ticket."""

@@ -66,12 +66,25 @@ class Reservations:
         self._refusals = refusals
         self._quarantine = quarantine
         self._open: dict[int, Batch] = {}
+        self._found: dict[int, int] = {}  # of these, how often by look-ups
         self.renewed: list[bytes] = []  # string entries the last commit stored
         self.watchers = Watchers()
         self.arrivals = Arrivals()
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def count_found(self, slots: Sequence[int]) -> None:
+        """Each is a hit; one that is still written once it is whole, and a miss if it ends
+        before."""
+        unfinished = [slot for slot in slots if slot in self._open] if self._open else []
+        for slot in unfinished:
+            self._found[slot] = self._found.get(slot, 0) + 1
+        self._counters.hits += len(slots) - len(unfinished)
+
+    def check_integrity(self) -> list[str]:
+        over = self._found.keys() - self._open.keys()
+        return [f"slot {slot} was found and is no reservation" for slot in over]
 
     # -- reserving ----------------------------------------------------------------------
 
@@ -335,6 +348,7 @@ class Reservations:
             self.renewed.append(key)
         catalog.committed[key] = slot
         group.slots.append(slot)
+        self._counters.hits += self._found.pop(slot, 0)
         if slot in self.watchers:
             self.watchers.advanced(slot, self._progress(slot)[1])
         return _STORED
@@ -372,7 +386,7 @@ class Reservations:
             if self._is_writing(slot) and not stopped:
                 batch = self._close(slot)
                 self._quarantine.take_in(slot, batch.owner.client)
-                self.watchers.ended(slot)
+                self._tell_ended(slot)
             else:
                 self._discard(slot)
 
@@ -397,7 +411,11 @@ class Reservations:
         """Frees a closed reservation; while readers of its layers pin it, it is quarantined."""
         self._entries.set_state(slot, SlotState.QUARANTINED)
         self._entries.end(slot)
+        self._tell_ended(slot)
+
+    def _tell_ended(self, slot: int) -> None:
         self.watchers.ended(slot)
+        self._counters.misses += self._found.pop(slot, 0)
 
     def _close(self, slot: int) -> Batch:
         """The reservation is over; what becomes of the slot is the caller's next step."""

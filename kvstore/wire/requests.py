@@ -106,8 +106,8 @@ class LookupBlocks(Message, frozen=True, tag=10):
     disk: stores that offered each other what they are still being sent could wait for each other.
     `pending` also counts reservations that a client still writes (for layer streams). `wait_s`: how
     long the answer may wait for the first key to appear. `timeout_s`: what disk and other nodes
-    have not said within it does not count (None: as long as the daemon thinks right). Answer:
-    BlocksReply."""
+    have not said within it does not count (None: as long as the daemon thinks right). `held`: a
+    ticket that pins some of them already, which is no new use of those. Answer: BlocksReply."""
 
     namespace: int
     keys: bytes
@@ -118,6 +118,7 @@ class LookupBlocks(Message, frozen=True, tag=10):
     wait_s: float = 0.0
     timeout_s: float | None = None
     floor: int = 0  # between nodes: the namespace's, as the asker knows it
+    held: bytes = b""
 
 
 class Get(Message, frozen=True, tag=11):
@@ -146,16 +147,19 @@ class Exists(Message, frozen=True, tag=13):
 
 class Remove(Message, frozen=True, tag=14):
     """String entries go from every node. Between nodes (`fence_s`): > 0 from this one, which takes
-    in no copies of them for so long; 0 ends that. Answer: CountReply."""
+    in no copies of them for so long; 0 ends that. `known`: the stores (instances) that the asker
+    knows, itself among them; Busy where there is another. Answer: CountReply."""
 
     entries: list[bytes]
     fence_s: float | None = None
+    known: list[str] = msgspec.field(default_factory=list)
 
 
 class Clear(Message, frozen=True, tag=15):
     """All string entries, or all blocks of one namespace (digest), or (both None/False) everything:
-    at every node, those that are away forget it before they serve again; or (`local_only`) at this
-    node. Answer: CountReply, of what went here."""
+    at every node that can be asked now, and at the others once they read the membership, those that
+    are away before they serve again; or (`local_only`) at this node. Answer: CountReply, of what
+    went here."""
 
     namespace: bytes | None = None
     strings_only: bool = False

@@ -17,7 +17,12 @@ class KvJobs(Protocol):
     def cancel(self, job: JobId) -> None: ...
 
     def submit_lookup(
-        self, token_ids: Sequence[int], *, pin_s: float, deadline_s: float
+        self,
+        token_ids: Sequence[int],
+        *,
+        pin_s: float,
+        held: Ticket | None = None,
+        deadline_s: float,
     ) -> JobId: ...
     def submit_fetch(
         self,

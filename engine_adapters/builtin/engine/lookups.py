@@ -88,7 +88,10 @@ class Lookups:
         held = self._tickets[sequence]
         self._desk.submit(
             lambda: self._desk.kv.submit_lookup(
-                sequence.token_ids[:num_tokens], pin_s=self._pin_s, deadline_s=self._pin_s
+                sequence.token_ids[:num_tokens],
+                pin_s=self._pin_s,
+                held=held.ticket,
+                deadline_s=self._pin_s,
             ),
             lambda result: self._narrowed(sequence, held, result, num_tokens),
         )

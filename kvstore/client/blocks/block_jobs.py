@@ -41,9 +41,16 @@ class BlockJobs:
         self.desk = desk
         self.coverage = coverage
 
-    def lookup(self, keys: Sequence[BlockKey], pin_s: float | None, *, pending: bool) -> Make:
-        """`pending`: also blocks that a client still writes. Keys beyond what one message holds
-        are not asked for."""
+    def lookup(
+        self,
+        keys: Sequence[BlockKey],
+        pin_s: float | None,
+        *,
+        pending: bool,
+        held: Ticket | None = None,
+    ) -> Make:
+        """`pending`: also blocks that a client still writes. `held` is of an earlier look-up of
+        these. Keys beyond what one message holds are not asked for."""
         pin_s = None if pin_s is None else check_timeout(pin_s)
         asked = keys[: self._most_keys()]
 
@@ -55,6 +62,7 @@ class BlockJobs:
                 pin_s,
                 pending,
                 timeout_s=left_s * ANSWER_RATIO,
+                held=b"" if held is None else held.id,
             )
 
         return self._find(question, asked, len(asked), pin_s)

@@ -40,11 +40,19 @@ class PolledBlockStore:
         return block_keys(self.namespace, token_ids, extra=extra)
 
     def submit_lookup(
-        self, token_ids: TokenIds, *, extra: Extra = (), pin_s: float = 10.0, deadline_s: float
+        self,
+        token_ids: TokenIds,
+        *,
+        extra: Extra = (),
+        pin_s: float = 10.0,
+        held: Ticket | None = None,
+        deadline_s: float,
     ) -> JobId:
         """Finds the longest prefix that is there and pins it; the result carries `hit`. What lies
-        on disk or other nodes counts as soon as it is on its way here."""
-        make = self.jobs.lookup(self.keys(token_ids, extra=extra), pin_s, pending=False)
+        on disk or other nodes counts as soon as it is on its way here. What a ticket `held` pins
+        already is no new hit in the store's statistics."""
+        keys = self.keys(token_ids, extra=extra)
+        make = self.jobs.lookup(keys, pin_s, pending=False, held=held)
         return self.jobs.desk.submit(make(check_timeout(deadline_s), self.jobs.desk.deliver))
 
     def prefetch(

@@ -89,6 +89,7 @@ class _Lookup:
             pending=message.pending,
             now=self._peer.clock(),
             local_only=message.local_only,
+            held=message.held,
         )
         if self._peer.tiering is not None:
             self._peer.tiering.touch(

@@ -60,7 +60,7 @@ class NvmeSource:
         self._clock = clock
         self._shards = shards
         self._hidden = hidden
-        self.hits = self.misses = 0  # entries asked for (or read ahead) and found there, or not
+        self.hits = self.misses = 0  # entries asked for (or read ahead) that came, or did not
         most = min(READ_AHEAD_BYTES, int(READ_AHEAD_RATIO * store.settings.capacity_bytes))
         self._read_ahead = ReadAhead(nvme.strings_after, max_bytes=most)
         self._promotions: list[Promotion] = []
@@ -89,10 +89,10 @@ class NvmeSource:
         for start in range(0, len(missing), LOCATED_AT_ONCE):
             keys = [request.keys[index] for index in missing[start : start + LOCATED_AT_ONCE]]
             found = self._locate(request, keys)
-            self.hits += sum(len(block.locations) for block in found)
             self.misses += (len(keys) - len(found)) * len(request.coverage)
             reserved, has_room = self._reserve(request.namespace, found)
             fills += reserved
+            self.hits += sum(len(block.locations) for block in found) - len(reserved)
             if len(found) < len(keys) or not has_room:
                 break
 
@@ -181,9 +181,9 @@ class NvmeSource:
     def bring(self, request: EntriesWanted, then: Then) -> None:
         located = self._nvme.locate(request.entries)
         found = [location for location in located if location is not None]
-        self.hits += sum([location.entry not in self._waiting for location in found])
+        num_new = sum([location.entry not in self._waiting for location in found])
         self.misses += len(located) - len(found)
-        self._fill_entries(found)
+        self.hits += num_new - self._fill_entries(found)
         if found:
             self._fill_ahead_soon(self._read_ahead.brought(found))
         wanted = dict.fromkeys(request.entries)
@@ -205,7 +205,7 @@ class NvmeSource:
             self._loop.call_soon(self._fill_ahead, found)
 
     def _fill_ahead(self, found: Sequence[NvmeLocation]) -> None:
-        self.hits += self._fill_entries(found[:FILLED_AHEAD_AT_ONCE])
+        self._fill_entries(found[:FILLED_AHEAD_AT_ONCE])
         self._fill_ahead_soon(found[FILLED_AHEAD_AT_ONCE:])
 
     def _fill_entries(self, found: Sequence[NvmeLocation]) -> int:
@@ -256,6 +256,8 @@ class NvmeSource:
         if waiting and not stored and self._fill_from_elsewhere(fill.location):
             self._waiting[entry] += waiting
             return
+        self.hits += stored
+        self.misses += not stored
         for callback in waiting:
             callback()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,12 @@ from moontide.kvstore.daemon.counters import TransportCounters
 from moontide.kvstore.daemon.sources import EntriesWanted
 from moontide.kvstore.daemon.tiers.source import NvmeSource
 from moontide.kvstore.keys import string_entry_id
+from moontide.transfer.errors import FileFailed
 
 from ..nvme.conftest import tmp_path as tmp_path
 from ..nvme.faults import FaultyStorage
 from ..nvme.rig import Rig
-from ..store.conftest import MakeNode
+from ..store.conftest import MakeNode, Node
 from ..store.conftest import make_node as make_node
 
 SECONDS = 30.0
@@ -37,6 +39,17 @@ class HeldReads(FaultyStorage):
             assert self.go_on.wait(SECONDS)
 
 
+class FailedReads(FaultyStorage):
+    """From now on."""
+
+    def __init__(self) -> None:
+        super().__init__(self._fail)
+
+    def _fail(self, point: str) -> None:
+        if point == "read":
+            raise FileFailed(OSError(errno.EIO, "no more reads"), "read")
+
+
 async def until(rig: Rig, condition: Callable[[], object]) -> None:
     """The tier's calls are run meanwhile."""
     deadline = asyncio.get_running_loop().time() + SECONDS
@@ -45,6 +58,17 @@ async def until(rig: Rig, condition: Callable[[], object]) -> None:
         while rig.calls:
             rig.calls.popleft()()
         await asyncio.sleep(0.001)
+
+
+def source_of(node: Node, rig: Rig) -> NvmeSource:
+    return NvmeSource(
+        node.store,
+        rig.tier,
+        loop=asyncio.get_running_loop(),
+        counters=TransportCounters(),
+        clock=lambda: node.now,
+        shards={},
+    )
 
 
 def test_a_value_that_only_the_disk_has_is_found_though_the_one_before_it_is_being_brought(
@@ -57,14 +81,7 @@ def test_a_value_that_only_the_disk_has_is_found_though_the_one_before_it_is_bei
     rig = Rig(tmp_path / "nvme", storage=storage)
 
     async def script() -> None:
-        source = NvmeSource(
-            node.store,
-            rig.tier,
-            loop=asyncio.get_running_loop(),
-            counters=TransportCounters(),
-            clock=lambda: node.now,
-            shards={},
-        )
+        source = source_of(node, rig)
         asked: list[str] = []
 
         def bring(by: str) -> None:
@@ -83,4 +100,26 @@ def test_a_value_that_only_the_disk_has_is_found_though_the_one_before_it_is_bei
 
     asyncio.run(script())
     assert node.get(owner, KEY) == NEW
+    rig.close()
+
+
+def test_r10_what_the_disk_fails_to_bring_is_no_hit(tmp_path: Path, make_node: MakeNode) -> None:
+    storage, node = FailedReads(), make_node()
+    rig = Rig(tmp_path / "nvme", storage=storage)
+    seen: list[tuple[int, int]] = []
+
+    async def script() -> None:
+        source = source_of(node, rig)
+        assert rig.put(ENTRY, [memoryview(OLD)], namespace="")
+        for _ in range(2):
+            source.bring(
+                EntriesWanted([ENTRY], node.now + SECONDS),
+                lambda: seen.append((source.hits, source.misses)),
+            )
+            await until(rig, lambda: len(seen) == 1 + storage.armed)
+            node.store.remove([ENTRY], node.now)
+            storage.armed = True
+
+    asyncio.run(script())
+    assert seen == [(1, 0), (1, 1)]
     rig.close()

@@ -96,6 +96,51 @@ def test_missing_names_what_is_neither_here_nor_filling(
     assert node.store.missing(namespace, keys, WHOLE) == [1, 3]
 
 
+def counted(node: Node) -> tuple[int, int]:
+    stats = node.store.stats(node.now).tiers["dram"]
+    return stats.hits, stats.misses
+
+
+def test_r10_what_fills_is_a_hit_once_it_is_whole_and_a_miss_when_it_fails(
+    node: Node, namespace: int, chain: Chain
+) -> None:
+    owner, keys = node.connect(), chain(4)
+    node.put_blocks(owner, namespace, keys[:1], WHOLE)
+    whole, fails, lost = node.reserve_fill(namespace, keys[1:], WHOLE)
+    node.lookup_blocks(owner, namespace, keys, WHOLE)
+    node.lookup_blocks(owner, namespace, keys[:2], WHOLE)
+    assert counted(node) == (2, 0)
+    node.finish_blocks(FILL_OWNER, [whole])
+    assert counted(node) == (4, 0)
+    node.store.abort(FILL_OWNER, [fails.slot], [fails.generation])
+    assert counted(node) == (4, 1)
+    node.store.clear(None, strings_only=False)
+    node.finish_blocks(FILL_OWNER, [lost])
+    assert counted(node) == (4, 2)
+
+
+def test_what_a_ticket_holds_is_not_found_once_more(
+    node: Node, namespace: int, chain: Chain
+) -> None:
+    owner, keys = node.connect(), chain(3)
+    node.put_blocks(owner, namespace, keys[:2], WHOLE)
+    (fill,) = node.reserve_fill(namespace, keys[2:], WHOLE)
+    first = node.lookup_blocks(owner, namespace, keys[:1], WHOLE, pin_s=5.0)
+    again = node.store.lookup_blocks(
+        owner,
+        namespace,
+        keys,
+        WHOLE,
+        pin_s=5.0,
+        pending=False,
+        now=node.now,
+        held=first.ticket,
+    )
+    assert (len(again.blocks), counted(node)) == (3, (2, 0))
+    node.finish_blocks(FILL_OWNER, [fill])
+    assert counted(node) == (3, 0)
+
+
 def test_a_failed_fill_ends_and_its_readers_hear_it(
     node: Node, namespace: int, chain: Chain
 ) -> None:
