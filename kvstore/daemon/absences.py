@@ -46,10 +46,11 @@ class Absences:
         return self._membership.floors().get(_mark_of(self._node)) != mine
 
     def enrol(self) -> None:
-        """It has nothing older than what others have, on disk neither."""
+        """It has nothing older than what others have, on disk neither. The number is another one
+        each time: a copy of the directory that is put back later proves nothing."""
         mark = _mark_of(self._node)
         known = self._membership.floors().get(mark, 0)
-        number = known + known % 2 or 2
+        number = known + 2 - known % 2
         self._membership.raise_floors((), {mark: number})
         write_durably(self._directory / _RECORD, self._directory / _DRAFT, b"%d" % number)
 

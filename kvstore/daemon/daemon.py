@@ -115,7 +115,9 @@ class StoreDaemon:
                 self._membership, self._data_dir.path, self._store.instance.node
             )
             if self._peers is not None:
-                self._peers.start(self._floors.of, self._absences.bar)
+                self._peers.start(
+                    self._floors.of, self._absences.bar, disk=self._sources.disk_entries
+                )
                 stack.push_async_callback(self._peers.close)
                 self._sources = dataclasses.replace(
                     self._sources,

@@ -18,7 +18,6 @@ that finds them higher in the membership than in its record clears once more.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -54,8 +53,8 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FloorKeeper:
-    """Lives in the loop that owns the store. A membership that cannot be read leaves the last
-    picture standing."""
+    """Lives in the loop that owns the store. While the membership cannot be read, what it said last
+    is in force."""
 
     def __init__(
         self,
@@ -86,7 +85,8 @@ class FloorKeeper:
             self._clear_disk(namespace)
 
     async def start(self) -> None:
-        """What the membership says is in force when this returns; then it is polled."""
+        """What the membership says is in force when this returns; then it is polled. Raises like
+        `read`."""
         await self.read()
         self._poll = asyncio.create_task(self._watch(), name="floors-watch")
 
@@ -134,10 +134,11 @@ class FloorKeeper:
         self, names: Sequence[str], retire: Callable[[str], Sweep | None]
     ) -> dict[str, int]:
         try:
-            floors = await asyncio.to_thread(
-                self._membership.raise_floors, names, dict(self._floors)
-            )
-            self._apply(floors, retire)
+            async with self._reading:  # or it would be put in force, and counted, as another's
+                floors = await asyncio.to_thread(
+                    self._membership.raise_floors, names, dict(self._floors)
+                )
+                self._apply(floors, retire)
             await self._save()
         except OSError as error:
             raise StoreUnavailable(
@@ -155,22 +156,24 @@ class FloorKeeper:
 
     async def read(self) -> None:
         """Puts in force what the membership knows and we did not, and tells it what it lost. What
-        failed before is tried again."""
+        failed before is tried again. Raises StoreUnavailable, StoreTimeout, OutOfSpace (retry)."""
         async with self._reading:
             try:
-                floors = await asyncio.to_thread(self._membership.floors)
-                floors = {n: floor for n, floor in floors.items() if not n.startswith(NODE_MARK)}
-                if any(floors.get(name, 0) < floor for name, floor in self._floors.items()):
-                    floors = await asyncio.to_thread(
-                        self._membership.raise_floors, (), dict(self._floors)
-                    )
-                self._apply(floors, self._retire)
-                for namespace in tuple(self._uncleared):
-                    self._clear_disk(namespace)
-                await self._save()
-                await self._sweep()
-            except (StoreError, OSError) as error:
-                logger.warning("floors_unreadable error=%s", error)
+                floors = await asyncio.to_thread(self._exchange, dict(self._floors))
+            except OSError as error:
+                raise StoreUnavailable(f"the membership cannot be read: {error}") from error
+            self._apply(floors, self._retire)
+            for namespace in tuple(self._uncleared):
+                self._clear_disk(namespace)
+            await self._try_to_save()
+            await self._sweep()
+
+    def _exchange(self, known: dict[str, int]) -> dict[str, int]:
+        """What the membership says, which is told what it has lost. Blocks."""
+        floors = self._membership.floors()
+        if any(floors.get(name, 0) < floor for name, floor in known.items()):
+            floors = self._membership.raise_floors((), known)
+        return floors
 
     def _apply(self, floors: Mapping[str, int], retire: Callable[[str], Sweep | None]) -> None:
         """Raises OutOfSpace; those before it are in force then."""
@@ -223,13 +226,16 @@ class FloorKeeper:
             self._uncleared.add(namespace)
 
     def _save_soon(self) -> None:
-        async def save() -> None:
-            with contextlib.suppress(OSError):  # the next poll tries again
-                await self._save()
-
-        task = asyncio.get_running_loop().create_task(save())
+        task = asyncio.get_running_loop().create_task(self._try_to_save())
         self._saves.add(task)
         task.add_done_callback(self._saves.discard)
+
+    async def _try_to_save(self) -> None:
+        """What fails the next poll tries again."""
+        try:
+            await self._save()
+        except OSError as error:
+            logger.warning("floors_not_saved error=%s", error)
 
     async def _save(self) -> None:
         """Writes our record, if it has changed, and ends what waited for that."""
@@ -269,6 +275,8 @@ class FloorKeeper:
             await asyncio.sleep(POLL_SECONDS)
             try:
                 await self.read()
+            except StoreError as error:
+                logger.warning("floors_unreadable error=%s", error)
             except Exception:  # the task boundary
                 logger.exception("floors_watch_failed")
 

@@ -83,8 +83,11 @@ class EntryChanges(Protocol):
     def check_writable(self, entries: Sequence[EntryId]) -> None:
         """Raises Busy while another store changes one of these."""
 
-    def fence(self, entries: Sequence[EntryId], holder: str, seconds: float) -> None:
-        """Another store, by its instance, changes these for so long; 0: it has. Raises Busy."""
+    def fence(
+        self, entries: Sequence[EntryId], holder: str, seconds: float, known: Sequence[str]
+    ) -> None:
+        """Another store, by its instance, changes these for so long; 0: it has. `known`: the stores
+        (instances) that it asks. Raises Busy."""
 
     def check_replicas(self, replicas: int) -> None:
         """Raises StoreUnavailable when there are fewer stores."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ..errors import Conflict, InvalidRequest
-from .records import MAX_ID_CHARS, Record, kind_of
+from .records import MAX_ID_CHARS, NODE_MARK, Record, kind_of
 
 MAX_TTL_S = 3600.0
 MAX_MEMBERS = 4096
 MAX_FLOORS = 4096
-"""Namespaces whose floors a membership keeps."""
+"""Namespaces whose floors a membership keeps; stores' marks have what these leave."""
 
 
 def check_registration(record: Record, ttl_s: float) -> None:
@@ -46,9 +46,18 @@ def raised(
         merged[namespace] = max(merged.get(namespace, 0), known.get(namespace, 0))
     for namespace in set(namespaces):
         merged[namespace] += 1
+    _drop_marks(merged, len(merged) - MAX_FLOORS)
     if len(merged) > MAX_FLOORS:
         raise InvalidRequest(
             f"floors of {len(merged)} namespaces; the membership keeps {MAX_FLOORS}: stop the "
             "cluster and clear its membership and data directories to begin anew"
         )
     return merged
+
+
+def _drop_marks(floors: dict[str, int], count: int) -> None:
+    """A store without a mark believes nothing of what it has. So those that must not anyway, whose
+    marks are odd, lose theirs first."""
+    marks = [name for name in floors if name.startswith(NODE_MARK)]
+    for mark in sorted(marks, key=lambda name: floors[name] % 2 == 0)[: max(count, 0)]:
+        del floors[mark]

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Set as AbstractSet
 
+from ...errors import StoreError
 from ...keys import EntryId
 from ...service import AnyRoute, Call, HttpError, Plain, Route
 from ...store import EntryPage, Explanation
@@ -102,10 +103,15 @@ class BlockRoutes:
             was_here = store.remove([entry], time.monotonic())
             if disk is not None:
                 dropping.append(asyncio.create_task(disk.drop([entry])))
-            gone.set_result(bool(was_here or dropped))
+            if not gone.done():  # whoever asked may have gone away
+                gone.set_result(bool(was_here or dropped))
+
+        def fail(error: StoreError) -> None:
+            if not gone.done():
+                gone.set_exception(error)
 
         was_there = bool(disk and disk.entries_of(TextKey(False, entry[1:])))
-        changes.change([entry], apply, gone.set_exception)
+        changes.change([entry], apply, fail)
         was_there |= await gone
         for task in dropping:
             await task

@@ -136,7 +136,8 @@ class UnpinAnswer(Struct, frozen=True):
 
 class CopyRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """All conditions given must hold. `to`: node id; none: whoever has most room. What is not done
-    in `seconds` is left: the same request goes on with it."""
+    in `seconds`, or is beyond 65536 entries, is left: the same request goes on with it, but for a
+    copy of more than so many."""
 
     to: NodeText | None = None
     namespace: DigestText | None = None

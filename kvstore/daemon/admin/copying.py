@@ -18,7 +18,11 @@ from .listing import PAGE, Listing
 
 LOOKED_UP_AT_ONCE = 256
 MAX_COPIED = 1 << 16
-"""Entries that one request means; the next one goes on."""
+"""Entries that one request means; what is beyond is left."""
+BEYOND = (
+    f"one request takes {MAX_COPIED} entries: repeat a move; narrow a copy by namespace, key or "
+    "prefix"
+)
 NO_PEERS = (
     "this store has no peers to copy to: give it --cluster file:DIRECTORY or etcd://HOST:PORT, and "
     "tcp in --transports"
@@ -82,10 +86,13 @@ class CopyRoutes:
         deadline = time.monotonic() + body.seconds
         peers = self._needed_peers()
         self.check_node(body.to)
-        items = await self._chosen(body)
+        items, num_beyond = await self._chosen(body)
         if body.dry_run:
-            return CopyAnswer(True, {}, sum(item.num_bytes for item in items), 0, len(items))
+            num_bytes = sum(item.num_bytes for item in items)
+            return CopyAnswer(True, {}, num_bytes, 0, len(items) + num_beyond)
         copied = await peers.copies.run(items, to=body.to, deadline=deadline, confirmed=confirmed)
+        if num_beyond:
+            copied.fail(num_beyond, BEYOND)
         return CopyAnswer(
             dry_run=False,
             nodes=copied.by_node,
@@ -111,19 +118,22 @@ class CopyRoutes:
 
     # -- choosing ---------------------------------------------------------------------
 
-    async def _chosen(self, body: CopyRequest) -> list[Item]:
+    async def _chosen(self, body: CopyRequest) -> tuple[list[Item], int]:
+        """And how many are beyond the bound: of those, what lies in both tiers counts twice."""
         namespace = parse_namespace(body.namespace)
         prefix = parse_key_prefix(body.key_prefix) if body.key_prefix is not None else None
         keys = None if body.keys is None else {parse_key(key) for key in body.keys}
         items: dict[EntryId, Item] = {}
+        num_beyond = 0
         async for page in self._pages(namespace, prefix):
             for info in page:
                 if keys is None or parse_key(info.key) in keys:
                     item = self._item(info)
-                    items.setdefault(item.entry, item)
-            if len(items) >= MAX_COPIED:
-                break
-        return list(items.values())[:MAX_COPIED]
+                    if len(items) < MAX_COPIED:
+                        items.setdefault(item.entry, item)
+                    else:
+                        num_beyond += item.entry not in items
+        return list(items.values()), num_beyond
 
     async def _pages(
         self, namespace: bytes | None, prefix: TextKey | None

@@ -7,9 +7,10 @@ key, whichever store they are asked of.
 Two changes of one key meet at its home first (the live store whose id hashes highest with the key),
 and in any case at each other's own fence: one of them is refused, gives back what it took, and
 tries again. So when a change is applied, no other store holds an older value or can come to hold
-one, and none is being changed elsewhere. A store that cannot be reached might: then the change
-fails, retryable, naming it. A store that is away, its record gone, is barred: it forgets what it
-has before it serves again (daemon/absences.py).
+one, and none is being changed elsewhere. A store that cannot be reached might, and so might one
+that a store which is fenced knows and the changing one does not: then the change fails, retryable,
+naming it. A store that is away, its record gone, is barred: it forgets what it has before it serves
+again (daemon/absences.py).
 """
 
 from __future__ import annotations
@@ -81,15 +82,28 @@ class StringChanges:
     def check_writable(self, entries: Sequence[EntryId]) -> None:
         self._fences.check(entries, self._instance, time.monotonic())
 
-    def fence(self, entries: Sequence[EntryId], holder: str, seconds: float) -> None:
+    def fence(
+        self, entries: Sequence[EntryId], holder: str, seconds: float, known: Sequence[str]
+    ) -> None:
         if self._roster.find(holder) is None:
             raise Busy(f"{holder[:200]} is no store of this cluster, as far as is known yet")
         if seconds > 0:
+            self._check_known(known)
             self._wanted.forget(entries)
             now = time.monotonic()
             self._fences.take(entries, holder, now + seconds, now)
         else:
             self._fences.release(entries, holder)
+
+    def _check_known(self, stores: Sequence[str]) -> None:
+        """Raises Busy unless all that we might take a copy from are among these; an older store
+        names none."""
+        for each in self._roster.neighbours():
+            if stores and each.record.instance not in stores:
+                raise Busy(
+                    f"store {each.record.id} may hold a copy, and who changes it does not know it "
+                    "yet: retry later"
+                )
 
     def check_replicas(self, replicas: int) -> None:
         live = len(self._roster.neighbours()) + 1
@@ -158,40 +172,29 @@ class StringChanges:
             _check_reachable(each)
         agreed = {each.record.instance for each in neighbours.values()}
         nodes = [self._node, *neighbours]
+        fence = wire.Remove(list(entries), FENCE_SECONDS, [self._instance, *sorted(agreed)])
         homes = sorted({home_of(entry, nodes) for entry in entries} - {self._node})
         for home in homes:
-            await self._fence_at(neighbours.pop(home), entries, asked, dropped)
-        others = [self._fence_at(each, entries, asked, dropped) for each in neighbours.values()]
+            await _fence_at(neighbours.pop(home), fence, asked, dropped)
+        others = [_fence_at(each, fence, asked, dropped) for each in neighbours.values()]
         results = await asyncio.gather(*others, return_exceptions=True)
         for result in sorted(results, key=lambda r: isinstance(r, Busy)):
             if result is not None:
                 raise result
-        await self._bar_absent(agreed_nodes=nodes)
-        await self._roster.look()
+        await self._settle_absent(agreed_nodes=nodes)
         if any(each.record.instance not in agreed for each in self._roster.neighbours()):
             raise Busy("a store joined the cluster meanwhile; retry later")
         if time.monotonic() > deadline:
             raise StoreTimeout(f"the other stores took more than {CHANGE_SECONDS:g} s to agree")
 
-    async def _bar_absent(self, agreed_nodes: Sequence[str]) -> None:
-        """Who did not agree forgets its string entries before it serves again."""
+    async def _settle_absent(self, agreed_nodes: Sequence[str]) -> None:
+        """Who did not agree forgets its string entries before it serves again, or is known by
+        now. Raises StoreUnavailable and StoreTimeout while the membership cannot be reached."""
         try:
             await asyncio.to_thread(self._bar, agreed_nodes)
+            await self._roster.look()
         except OSError as error:
             raise StoreUnavailable(f"the membership took no note of the change: {error}") from error
-
-    async def _fence_at(
-        self,
-        neighbour: Neighbour,
-        entries: Sequence[EntryId],
-        asked: list[Neighbour],
-        dropped: set[EntryId],
-    ) -> None:
-        asked.append(neighbour)
-        message = wire.Remove(list(entries), FENCE_SECONDS)
-        reply = await neighbour.link.ask(message, wire.CountReply, timeout_s=ASK_SECONDS)
-        removed = reply.removed or b"\1" * reply.count  # an older store tells only how many
-        dropped.update(compress(entries, removed))
 
     def _release(self, entries: Sequence[EntryId], holder: str, asked: Sequence[Neighbour]) -> None:
         self._fences.release(entries, holder)
@@ -206,28 +209,35 @@ class StringChanges:
             neighbours = {each.record.id: each for each in self._roster.neighbours()}
             while neighbours and copies < replicas - 1:
                 nearest = home_of(entries[0], list(neighbours))
-                copies += await self.copy_to(neighbours.pop(nearest), entries, replicas)
+                copies += await _copy_to(neighbours.pop(nearest), entries, replicas)
         finally:
             then(copies + 1)
 
-    async def copy_to(
-        self, neighbour: Neighbour, entries: Sequence[EntryId], replicas: int = 0
-    ) -> bool:
-        """Has a peer look the entries up until it found them all: it brings them from here, once
-        our events told it of them. It is told how many `replicas` are wanted."""
-        deadline = time.monotonic() + COPY_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                message = wire.Lookup(list(entries), replicas=replicas)
-                link = neighbour.link
-                reply = await link.ask(message, wire.LookupReply, timeout_s=COPY_ASK_SECONDS)
-            except StoreError as error:
-                logger.info("copy_failed peer=%s reason=%s", neighbour.record.id, error)
-                return False
-            if all(found is not None for found in reply.found):
-                return True
-            await asyncio.sleep(COPY_RETRY_SECONDS)
-        return False
+
+async def _fence_at(
+    neighbour: Neighbour, fence: wire.Remove, asked: list[Neighbour], dropped: set[EntryId]
+) -> None:
+    asked.append(neighbour)
+    reply = await neighbour.link.ask(fence, wire.CountReply, timeout_s=ASK_SECONDS)
+    removed = reply.removed or b"\1" * reply.count  # an older store tells only how many
+    dropped.update(EntryId(entry) for entry in compress(fence.entries, removed))
+
+
+async def _copy_to(neighbour: Neighbour, entries: Sequence[EntryId], replicas: int) -> bool:
+    """Has a peer look the entries up until it found them all: it brings them from here, once our
+    events told it of them. It is told how many `replicas` are wanted."""
+    deadline = time.monotonic() + COPY_SECONDS
+    message = wire.Lookup(list(entries), replicas=replicas)
+    while time.monotonic() < deadline:
+        try:
+            reply = await neighbour.link.ask(message, wire.LookupReply, timeout_s=COPY_ASK_SECONDS)
+        except StoreError as error:
+            logger.info("copy_failed peer=%s reason=%s", neighbour.record.id, error)
+            return False
+        if all(found is not None for found in reply.found):
+            return True
+        await asyncio.sleep(COPY_RETRY_SECONDS)
+    return False
 
 
 def _check_reachable(neighbour: Neighbour) -> None:

@@ -1,10 +1,11 @@
 """Copies of what lies here at other stores, made on demand: an operator's copy or move, what is hot
 when a store is drained.
 
-    lot ──ask the other to look it up──► it brings it from here ──find it there, pinned──► confirmed
+    lot ──have the other prefetch it──► it brings it from here ──find it there, pinned──► confirmed
 
-The other store does the work, as for any look-up of its own. An entry is confirmed once it lies
-there whole: blocks are what their keys say, a string entry has the same length and checksum.
+The other store does the work, behind all that its readers wait for. An entry is confirmed once it
+lies there whole: blocks are what their keys say, a string entry has the same length and checksum.
+A time to live goes along, a soft pin does not.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from ... import wire
-from ...errors import InvalidRequest, StoreError, StoreUnavailable
+from ...errors import InvalidRequest, StoreError, StoreTimeout, StoreUnavailable
 from ...index import PrefixIndex
 from ...keys import EntryId, Namespace, kv_entry_id
 from ...store import FILL_OWNER, Store
 from ...types import Located
+from .block_source import RemoteCopies
+from .entry_source import STRINGS
 from .filling import FloorOf
 from .link import PeerLink
 from .lots import Item, Lot, plan_lots
@@ -74,11 +77,25 @@ class _Tier(msgspec.Struct, frozen=True):
     used_bytes: int = 0
 
 
+class _PeerReport(msgspec.Struct, frozen=True):
+    remote_copies: RemoteCopies = "keep"
+
+
 class _PeerStats(msgspec.Struct, frozen=True):
     """Of a peer's stats, what is looked at here."""
 
     tiers: dict[str, _Tier]
     draining: bool = False
+    peers: _PeerReport | None = None
+
+
+@dataclass(slots=True)
+class _Taker:
+    """A store that may be asked to take copies. Where blocks read from others are not kept, none
+    would be there once it is confirmed."""
+
+    free_bytes: float  # in DRAM
+    keeps_blocks: bool
 
 
 def keep_here(items: Sequence[Item]) -> int:
@@ -119,44 +136,58 @@ class PeerCopies:
         """Copies as many as the time allows, one lot after another, to node `to`, or each lot to
         whoever has most room for it. Raises InvalidRequest when there is no such node."""
         copied = Copied()
-        rooms = await self._rooms(to)
-        self.counters.left += len(items)
-        for lot in plan_lots(items):
-            node = max(rooms, key=lambda each: rooms[each], default="")
-            if time.monotonic() >= deadline:
-                copied.fail(len(lot.items), "the time was over")
-            elif not node or rooms[node] < lot.num_bytes:
-                copied.fail(len(lot.items), "no other store that can be reached has room for it")
-            else:
-                rooms[node] -= lot.num_bytes
-                await self._copy(
-                    lot, node, min(deadline, time.monotonic() + LOT_SECONDS), confirmed, copied
-                )
-            self.counters.left -= len(lot.items)
-        self.counters.failed += copied.left
+        takers = await self._takers(to)
+        left = len(items)
+        self.counters.left += left
+        try:
+            for lot in plan_lots(items):
+                await self._place(lot, takers, deadline, confirmed, copied)
+                self.counters.left -= len(lot.items)
+                left -= len(lot.items)
+        finally:
+            self.counters.left -= left
+            self.counters.failed += copied.left
         return copied
 
-    async def _rooms(self, to: str | None) -> dict[str, float]:
-        """Free bytes in DRAM by node; a node that is named takes whatever comes."""
+    async def _takers(self, to: str | None) -> dict[str, _Taker]:
+        """By node, those that can be asked; one that is named takes whatever comes."""
+        neighbours = {each.record.id: each for each in self._roster.neighbours()}
         if to is not None:
             self.check_node(to)
-            return {to: math.inf}
-        neighbours = {each.record.id: each for each in self._roster.neighbours()}
-        rooms = await asyncio.gather(*(_room_of(each.link) for each in neighbours.values()))
-        return dict(zip(neighbours, rooms, strict=True))
+            named = await _taker_of(neighbours[to].link)
+            return {to: _Taker(math.inf, named is None or named.keeps_blocks)}
+        found = await asyncio.gather(*(_taker_of(each.link) for each in neighbours.values()))
+        return {node: taker for node, taker in zip(neighbours, found, strict=True) if taker}
+
+    async def _place(
+        self,
+        lot: Lot,
+        takers: dict[str, _Taker],
+        deadline: float,
+        confirmed: Confirmed,
+        copied: Copied,
+    ) -> None:
+        """At whoever has most room. Who fails is asked no more, as long as there are others."""
+        now, node = time.monotonic(), ""
+        try:
+            if now >= deadline:
+                raise StoreTimeout("the time was over")
+            node = _choose(takers, lot)
+            takers[node].free_bytes -= lot.num_bytes
+            await self._copy(lot, node, min(deadline, now + LOT_SECONDS), confirmed, copied)
+        except StoreError as error:
+            logger.info("copy_failed peer=%s reason=%s", node, error)
+            copied.fail(len(lot.items), str(error))
+            if len(takers) > 1:
+                takers.pop(node, None)
 
     async def _copy(
         self, lot: Lot, node: str, deadline: float, confirmed: Confirmed, copied: Copied
     ) -> None:
         neighbour = next((n for n in self._roster.neighbours() if n.record.id == node), None)
-        try:
-            if neighbour is None:
-                raise StoreUnavailable(f"store {node} has left")
-            there, pins = await self._bring(neighbour, lot, deadline)
-        except StoreError as error:
-            logger.info("copy_failed peer=%s reason=%s", node, error)
-            copied.fail(len(lot.items), str(error))
-            return
+        if neighbour is None:
+            raise StoreUnavailable(f"store {node} has left")
+        there, pins = await self._bring(neighbour, lot, deadline)
         try:
             items = [item for item in lot.items if item.entry in there]
             copied.ended_here += confirmed(items) if items else 0
@@ -188,9 +219,13 @@ class PeerCopies:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _find_strings(self, link: PeerLink, lot: Lot) -> tuple[set[EntryId], PeerPins]:
+        """Has it bring what it lacks, and tells what is there."""
         pins = PeerPins(link)
-        message = wire.Lookup([*lot.entries], PIN_SECONDS)
-        reply = await link.ask(message, wire.LookupReply, timeout_s=ASK_SECONDS)
+        begin = wire.Prefetch([*lot.entries])
+        await link.ask(begin, wire.CountReply, timeout_s=ASK_SECONDS)
+        floor = self._floor_of(STRINGS)
+        look = wire.Lookup([*lot.entries], PIN_SECONDS, local_only=True, floor=floor)
+        reply = await link.ask(look, wire.LookupReply, timeout_s=ASK_SECONDS)
         pins.add(reply.ticket)
         here, _ = self._store.lookup(FILL_OWNER, lot.entries, None, time.monotonic())
         there = {
@@ -201,18 +236,13 @@ class PeerCopies:
         return there, pins
 
     async def _find_blocks(self, link: PeerLink, lot: Lot) -> tuple[set[EntryId], PeerPins]:
-        """Asked as a reader would, it brings them; asked as a peer, it tells what is whole."""
+        """As `_find_strings`, of what is whole."""
         namespace = self._namespace(lot.namespace)
         floor = self._floor_of(lot.namespace)
         number = await link.namespace(namespace, timeout_s=ASK_SECONDS)
-        message = wire.LookupBlocks(
-            namespace=number,
-            keys=b"".join(lot.keys),
-            coverage=[shard.pack() for shard in lot.shards],
-            timeout_s=ASK_SECONDS / 2,
-            floor=floor,
-        )
-        await link.ask(message, wire.BlocksReply, timeout_s=ASK_SECONDS)
+        coverage = [shard.pack() for shard in lot.shards]
+        begin = wire.PrefetchBlocks(number, b"".join(lot.keys), coverage)
+        await link.ask(begin, wire.CountReply, timeout_s=ASK_SECONDS)
         blocks = RemoteBlocks(link, namespace, lot.shards, floor=floor)
         offer = await blocks.find(lot.keys, timeout_s=ASK_SECONDS)
         there = {
@@ -238,15 +268,32 @@ class PeerCopies:
         )
 
 
-async def _room_of(link: PeerLink) -> float:
-    """0 for who cannot be asked."""
+async def _taker_of(link: PeerLink) -> _Taker | None:
+    """None: it cannot be asked, or takes nothing."""
     try:
         reply = await link.ask(wire.GetStats(), wire.StatsReply, timeout_s=ASK_SECONDS)
         stats = msgspec.json.decode(reply.stats, type=_PeerStats)
     except (StoreError, msgspec.MsgspecError):
-        return 0.0
+        return None
+    if stats.draining:
+        return None
     dram = stats.tiers.get("dram", _Tier())
-    return 0.0 if stats.draining else float(dram.capacity_bytes - dram.used_bytes)
+    keeps_blocks = stats.peers is None or stats.peers.remote_copies == "keep"
+    return _Taker(float(dram.capacity_bytes - dram.used_bytes), keeps_blocks)
+
+
+def _choose(takers: Mapping[str, _Taker], lot: Lot) -> str:
+    """Raises StoreUnavailable."""
+    able = [node for node, taker in takers.items() if taker.keeps_blocks or not lot.namespace]
+    if takers and not able:
+        raise StoreUnavailable(
+            f"store {', '.join(takers)} keeps no blocks that it reads from others, so it can take "
+            "none for good: start it with --remote-copies keep, or name another"
+        )
+    node = max(able, key=lambda each: takers[each].free_bytes, default="")
+    if not node or takers[node].free_bytes < lot.num_bytes:
+        raise StoreUnavailable("no other store that can be reached has room for it")
+    return node
 
 
 def _are_equal(mine: Located, theirs: Located) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import compress
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +19,11 @@ from ... import wire
 from ...errors import StoreError
 from ...following import event_session
 from ...index import PrefixIndex
+from ...keys import EntryId
 from ...membership import Membership
 from ...store import Store
 from ..counters import TransportCounters
-from ..sources import BlockSource, EntryChanges, HandOffSource, PeerEntries
+from ..sources import BlockSource, EntryChanges, EntrySource, HandOffSource, PeerEntries
 from .block_source import PeerBlockSource, RemoteCopies
 from .changes import Bar, StringChanges, home_of
 from .connection import LinkIdentity
@@ -67,6 +70,7 @@ class PeerReport(msgspec.Struct, frozen=True):
     failed_copies: int = 0
     copies_left: int = 0  # of the runs under way
     repaired_entries: int = 0  # replicas made again
+    remote_copies: RemoteCopies = "keep"
 
 
 class FloorsTold(NamedTuple):
@@ -110,10 +114,11 @@ class Peers:
             tls=tls,
         )
 
-    def start(self, floor_of: FloorOf, bar: Bar) -> None:
-        """Serves the pool, and looks for the others."""
+    def start(self, floor_of: FloorOf, bar: Bar, disk: EntrySource | None) -> None:
+        """Serves the pool, and looks for the others. `disk`: what lies here beside the pool."""
         loop = asyncio.get_running_loop()
         store = self._store
+        self._disk = disk
         self._engine = open_engine(self._token, store.instance, cards=self._cards, tls=self._tls)
         self._reads = PoolReads(self._engine, loop)
         self._verifiers = ThreadPoolExecutor(VERIFY_THREADS, thread_name_prefix="verify")
@@ -135,17 +140,16 @@ class Peers:
         self.copies = PeerCopies(store, self._roster, self._index, floor_of)
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
         wanted = WantedReplicas()
-        changes = StringChanges(
+        self.changes: EntryChanges = StringChanges(
             store, self._roster, self._fences, self._tasks, bar=bar, wanted=wanted
         )
-        self.changes: EntryChanges = changes
         self._repair = Repair(
             wanted,
             self._roster,
             self._index,
             node=store.instance.node,
             home=home_of,
-            copy_to=changes.copy_to,
+            lies_here=self._those_here,
         )
         self._repairing = asyncio.create_task(self._repair.run(), name="replica-repair")
         self._server.start()
@@ -215,7 +219,14 @@ class Peers:
             failed_copies=self.copies.counters.failed,
             copies_left=self.copies.counters.left,
             repaired_entries=self._repair.num_repaired,
+            remote_copies=self._copies,
         )
+
+    def _those_here(self, entries: Sequence[EntryId]) -> list[EntryId]:
+        absent = self._store.absent(entries, time.monotonic())
+        on_disk = self._disk.holds(absent) if self._disk is not None else [False] * len(absent)
+        nowhere = set(absent).difference(compress(absent, on_disk))
+        return [entry for entry in entries if entry not in nowhere]
 
 
 async def _tell_floors(link: PeerLink) -> bool:

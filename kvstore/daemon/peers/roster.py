@@ -101,17 +101,17 @@ class Roster:
         return None
 
     async def look(self) -> None:
-        """Reads the membership: whoever was registered before is a neighbour afterwards."""
+        """Reads the membership: whoever was registered before is a neighbour afterwards. Raises
+        StoreError and OSError, with the last picture standing."""
         async with self._looking:
-            try:
-                self._take(await asyncio.to_thread(self._membership.members))
-            except (StoreError, OSError) as error:
-                logger.warning("membership_unreadable error=%s", error)
+            self._take(await asyncio.to_thread(self._membership.members))
 
     async def _watch(self) -> None:
         while True:
             try:
                 await self.look()
+            except (StoreError, OSError) as error:
+                logger.warning("membership_unreadable error=%s", error)
             except Exception:  # the task boundary
                 logger.exception("peers_watch_failed")
             await asyncio.sleep(POLL_SECONDS)

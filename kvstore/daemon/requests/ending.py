@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
@@ -27,19 +27,21 @@ def remove(peer: Peer, message: wire.Remove) -> wire.CountReply | Deferred:
     entries = checks.entry_ids(message.entries)
     changes = peer.sources.changes
     if message.fence_s is not None:
-        return _fence(peer, entries, message.fence_s)
+        return _fence(peer, entries, message.fence_s, message.known)
     strings = [entry for entry in entries if not is_block(entry)]
     if changes is None or not strings:
         return _remove_here(peer, entries)
     return once_agreed(changes, strings, partial(_remove_here, peer, entries))
 
 
-def _fence(peer: Peer, entries: list[EntryId], seconds: float) -> wire.CountReply | Deferred:
+def _fence(
+    peer: Peer, entries: list[EntryId], seconds: float, known: Sequence[str]
+) -> wire.CountReply | Deferred:
     """Another store changes these entries: ours go, and no others come until it is done."""
     checks.seconds("fence_s", seconds)
     if peer.sources.changes is None:
         raise InvalidRequest("this store has no peers: it fences nothing")
-    peer.sources.changes.fence(entries, str(peer.client), seconds)
+    peer.sources.changes.fence(entries, str(peer.client), seconds, known)
     return _remove_here(peer, entries) if seconds else wire.CountReply(0)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from ... import wire
-from ...errors import Busy, StoreTimeout
+from ...errors import Busy, StoreError, StoreTimeout
 from ..answers import Deferred, Respond
 from ..peer import Peer
 
@@ -19,9 +19,16 @@ def read(peer: Peer, message: wire.ReadFloors) -> wire.Ok | Deferred:
     if floors is None:
         return wire.Ok()
 
+    async def run(respond: Respond) -> None:
+        try:
+            await floors.read()
+        except StoreError as error:
+            respond(wire.Failure(error.code, str(error)))
+        else:
+            respond(wire.Ok())
+
     def start(respond: Respond) -> Callable[[], None]:
-        task = asyncio.get_running_loop().create_task(floors.read(), name="floors-read")
-        task.add_done_callback(lambda done: None if done.cancelled() else respond(wire.Ok()))
+        asyncio.get_running_loop().create_task(run(respond), name="floors-read")
         return lambda: None  # it goes on: others need it too
 
     late = StoreTimeout(f"the floors could not be read within {READ_SECONDS:g} s")

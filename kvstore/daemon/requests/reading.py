@@ -34,7 +34,8 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
     floors.check_strings(peer, message.floor)
     entries = checks.entry_ids(message.entries)
     if 1 < message.replicas <= wire.MAX_REPLICAS and peer.sources.changes is not None:
-        peer.sources.changes.want(entries, message.replicas)
+        strings = [entry for entry in entries if not is_block(entry)]
+        peer.sources.changes.want(strings, message.replicas)
 
     def look(beyond: int) -> wire.LookupReply:
         now = peer.clock()

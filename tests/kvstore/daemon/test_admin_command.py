@@ -112,7 +112,6 @@ def test_bad_input_is_one_line_that_names_it(run: Run, args: tuple[str, ...], to
     ended = run(*args)
     assert ended.exit_code == 2, ended.output
     assert told in ended.stderr
-    assert told in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 

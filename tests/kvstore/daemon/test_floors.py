@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from moontide.kvstore import BlockStore, JobResult, Ticket, connect, wire
+from moontide.kvstore import BlockStore, JobResult, StoreUnavailable, Ticket, connect, wire
 from moontide.kvstore.opening import namespace_message
 
 from ...store_process import StartStore, StoreProcess, start_nodes
@@ -134,6 +134,23 @@ def test_r31_a_floor_raised_without_the_disk_holds_there_when_it_is_back(
     assert "nvme" in admin_of(node).stats()["tiers"]
     with client_of(node) as client, client.kv(NAMESPACE) as store:
         assert hits(store, TOKENS) == 0
+
+
+def test_a_store_that_cannot_read_the_floors_does_not_say_that_they_are_in_force(
+    store_daemon: StartStore, tmp_path: Path
+) -> None:
+    cluster = tmp_path / "cluster"
+    node = store_daemon("--cluster", f"file:{cluster}")
+    with local_client(node.socket) as raw:
+        floors = cluster / "floors"
+        floors.rename(cluster / "kept")
+        floors.mkdir()  # what cannot be read
+        answer = raw.call(wire.ReadFloors()).message
+        assert isinstance(answer, wire.Failure)
+        assert answer.code == StoreUnavailable.code
+        floors.rmdir()
+        (cluster / "kept").rename(floors)
+        assert raw.call(wire.ReadFloors()).message == wire.Ok()
 
 
 def test_a_tenant_or_a_revision_is_dropped_by_its_name(store_daemon: StartStore) -> None:

@@ -16,7 +16,13 @@ from moontide.transfer.engine import Latencies
 from moontide.transfer.types import Opcode, SliceState, SliceStatus
 
 LABELS = {"tier", "transport", "opcode", "result", "type", "code", "reason", "use", "state", "le"}
-PEER_COUNTS = set(PeerReport.__struct_fields__) - {"known", "up", "unreadable", "transfers"}
+PEER_COUNTS = set(PeerReport.__struct_fields__) - {
+    "known",
+    "up",
+    "unreadable",
+    "transfers",
+    "remote_copies",
+}
 DONE = SliceStatus(SliceState.DONE)
 NOT_UNITS = re.compile(r"_(ms|us|seconds_total|kb|mb|gb|minutes|percent)$")
 

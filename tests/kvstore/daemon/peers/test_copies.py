@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from moontide.kvstore import StoreClient, wire
+from moontide.kvstore.daemon.admin import copying
+from moontide.kvstore.daemon.admin.bodies import CopyRequest
+from moontide.kvstore.daemon.admin.listing import Listing
 from moontide.kvstore.daemon.admin_command import admin as admin_command
+from moontide.kvstore.daemon.peers import Peers
 from moontide.kvstore.keys import string_entry_id
+from moontide.kvstore.membership import MemoryMembership
+from moontide.kvstore.service import HostPort, bind_listener
 
 from ....store_process import StartStore, StoreProcess, start_nodes
 from ....waiting import wait_until
 from ...client.helpers import client_of
+from ...store.conftest import MakeNode
+from ...store.conftest import make_node as make_node
 from ..raw_client import local_client
 from ..warm import NAMESPACE as WARM
 from ..warm import admin_of, hits, prompt, read_blocks, wait_flushed, write_blocks
@@ -42,7 +53,7 @@ def lies_at(node: StoreProcess, key: str) -> bool:
 
 
 def _ask(node: StoreProcess, act: str, **body: Any) -> dict[str, Any]:
-    return admin_of(node).post(f"/v1/{act}", {"to": "node-b", **body})
+    return admin_of(node).post(f"/v1/{act}", {"to": "node-b"} | body)
 
 
 def test_a_copy_is_at_both_and_a_move_only_there(
@@ -128,6 +139,28 @@ def test_a_change_during_a_move_wins(
         assert found == [None] + [b"5"] * (len(keys) - 1)
 
 
+def test_what_is_beyond_the_bound_of_one_request_is_left(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "MAX_COPIED", 4)
+    node = make_node()
+    owner = node.connect()
+    for number in range(6):
+        node.put(owner, f"{number}", b"12")
+    with bind_listener(HostPort("127.0.0.1", 0)) as listener:
+        peers = Peers(
+            node.store,
+            MemoryMembership(time.monotonic),
+            token="token",
+            listener=listener,
+            copies="keep",
+        )
+        routes = copying.CopyRoutes(Listing(node.store, None), peers, None).routes()
+        call: Any = SimpleNamespace(body=CopyRequest(dry_run=True))
+        told = asyncio.run(routes[0].handler(call))
+    assert (told.left, told.num_bytes) == (6, 8)
+
+
 def test_what_cannot_be_meant_is_refused(
     nodes: list[StoreProcess], store_daemon: StartStore
 ) -> None:
@@ -172,6 +205,38 @@ def test_what_lies_only_on_disk_moves_too(store_daemon: StartStore, tmp_path: Pa
         assert (told["nodes"], told["left"]) == ({"node-b": 6}, 0)
         wait_until(lambda: client.stats()["tiers"]["nvme"]["entries"] == 0)
         wait_until(lambda: client.get("cold") == b"c" * 5000)
+
+
+def test_a_store_that_keeps_no_blocks_of_others_takes_none(
+    store_daemon: StartStore, tmp_path: Path
+) -> None:
+    """A move would end them here while nothing stays there. String entries are kept."""
+    nodes = start_nodes(store_daemon, tmp_path, 2, "--remote-copies", "drop")
+    with client_of(nodes[0]) as here:
+        here.put("string", b"value")
+        write_blocks(here, prompt(3))
+        for to in ("node-b", None):
+            told = _ask(nodes[0], "move", to=to, namespace=WARM.digest.hex())
+            assert (told["nodes"], told["ended_here"], told["left"]) == ({}, 0, 3)
+            assert "--remote-copies keep" in told["reason"]
+        told = _ask(nodes[0], "move")
+        assert (told["nodes"], told["ended_here"], told["left"]) == ({"node-b": 1}, 1, 3)
+        assert here.stats()["tiers"]["dram"]["entries"] == 3
+        assert here.stats()["peers"]["copies_left"] == 0
+
+
+def test_copies_let_what_readers_wait_for_go_first(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    """They are prefetched, by nobody who waits."""
+    here, there = clients
+    before = there.stats()["requests"]
+    here.put(next(KEYS), b"value")
+    write_blocks(here, prompt(3))
+    assert _ask(nodes[0], "copy")["nodes"] == {"node-b": 4}
+    after = there.stats()["requests"]
+    for name in ("Prefetch", "PrefetchBlocks"):
+        assert after.get(name, 0) > before.get(name, 0), name
 
 
 def test_a_key_that_an_operator_removes_is_gone_everywhere(

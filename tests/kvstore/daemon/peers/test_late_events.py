@@ -87,11 +87,11 @@ def late_nodes(
     clusters = [folder / name for name in "ab"]
     with ExitStack() as stack:
         start = stack.enter_context(store_processes(folder))
-        nodes = [_start(start, token, cluster) for cluster in clusters]
+        nodes = [start_alone(start, token, cluster) for cluster in clusters]
         events = stack.enter_context(late_events(nodes[1].instance))
         first, second = (FileMembership(cluster) for cluster in clusters)
-        record = msgspec.structs.replace(_record(second), admin_url=events.url)
-        second.register(_record(first), LEASE_SECONDS)
+        record = msgspec.structs.replace(record_of(second), admin_url=events.url)
+        second.register(record_of(first), LEASE_SECONDS)
         first.register(record, LEASE_SECONDS)
         here, there = (stack.enter_context(client_of(node)) for node in nodes)
         wait_until(lambda: all(each.stats()["peers"]["up"] for each in (here, there)))
@@ -106,14 +106,16 @@ def clients(late_nodes: tuple[StoreClient, StoreClient]) -> tuple[StoreClient, S
     return late_nodes
 
 
-def _start(start: StartStore, token: Path, cluster: Path) -> StoreProcess:
+def start_alone(start: StartStore, token: Path, cluster: Path) -> StoreProcess:
+    """A store in a membership of its own."""
     placed = ("--node-id", f"node-{cluster.name}", "--cluster", f"file:{cluster}")
     node = start(*placed, "--token-file", str(token))
     node.token_file = token
     return node
 
 
-def _record(membership: FileMembership) -> StoreRecord:
+def record_of(membership: FileMembership) -> StoreRecord:
+    """Of the only store there."""
     (member,) = membership.members()
     assert isinstance(member.record, StoreRecord)
     return member.record

@@ -19,7 +19,7 @@ ENTRIES = [string_entry_id(f"{number}") for number in range(200)]
 
 def _missing(wanted: WantedReplicas, holders: set[str], node: str) -> list[EntryId]:
     there = {entry: set(holders) for entry in ENTRIES}
-    return wanted.missing(ENTRIES, there, home_of, node)
+    return wanted.missing(there, home_of, node)
 
 
 def test_of_those_left_one_sees_to_each_entry() -> None:
@@ -49,7 +49,8 @@ def test_the_oldest_go_beyond_the_bound() -> None:
 def test_replicas_of_a_lost_node_are_made_at_another(
     store_daemon: StartStore, tmp_path: Path
 ) -> None:
-    """Also when the one that is lost is the one that they were put at."""
+    """Also when the one that is lost is the one that they were put at; and again, by whoever has
+    them then."""
     nodes = start_nodes(store_daemon, tmp_path, 3, "--dram", "32MiB", "--segment", "4MiB")
     keys = [f"key {number}" for number in range(20)]
     with client_of(nodes[0]) as client:
@@ -64,3 +65,7 @@ def test_replicas_of_a_lost_node_are_made_at_another(
         repaired = [each.stats()["peers"]["repaired_entries"] for each in (client, other)]
         assert sum(repaired) == len(keys)
         assert client.get_many(keys) == [key.encode() * 100 for key in keys]
+    nodes[0].start()
+    nodes[1].kill()  # the third saw to none of those that it has from here
+    left = (nodes[0], nodes[2])
+    wait_until(lambda: all(lies_at(node, key) for node in left for key in keys), seconds=30.0)

@@ -1,0 +1,117 @@
+"""When a change of a string entry may be made: once all that might have it are known, and agree."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from moontide.kvstore import Busy, PutStatus, StoreClient, StoreUnavailable
+from moontide.kvstore.daemon.peers.changes import StringChanges
+from moontide.kvstore.daemon.peers.connection import LinkIdentity
+from moontide.kvstore.daemon.peers.fences import Fences
+from moontide.kvstore.daemon.peers.repair import WantedReplicas
+from moontide.kvstore.daemon.peers.roster import Roster
+from moontide.kvstore.daemon.peers.tasks import TaskGroup
+from moontide.kvstore.following import event_session
+from moontide.kvstore.index import PrefixIndex
+from moontide.kvstore.keys import string_entry_id
+from moontide.kvstore.membership import FileMembership, Member, MemoryMembership
+from moontide.transfer.engine import tcp_engine
+
+from ....store_process import StartStore
+from ....waiting import wait_until
+from ...client.helpers import client_of
+from ...store.conftest import Node
+from ...store.conftest import make_node as make_node
+from ...store.conftest import node as node
+from .test_late_events import LEASE_SECONDS, record_of, start_alone
+
+Strangers = tuple[list[StoreClient], Callable[[int, int], None]]
+
+
+class Unlisted(MemoryMembership):
+    """Keeps floors and says nothing of members."""
+
+    def members(self) -> list[Member]:
+        raise StoreUnavailable("nobody answers")
+
+
+def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node) -> None:
+    """A store that came back after the last look that succeeded would keep its older value."""
+
+    async def scenario() -> None:
+        loop, instance = asyncio.get_running_loop(), node.store.instance
+        engine, session = tcp_engine(b"token", instance), event_session("token")
+        roster = Roster(
+            Unlisted(time.monotonic),
+            LinkIdentity(str(instance), b"token"),
+            node=instance.node,
+            index=PrefixIndex(),
+            engine=engine,
+            session=session,
+        )
+        tasks, barred = TaskGroup(), list[object]()
+        changes = StringChanges(
+            node.store, roster, Fences(), tasks, bar=barred.append, wanted=WantedReplicas()
+        )
+        change: asyncio.Future[object] = loop.create_future()
+        entries = [string_entry_id("changed")]
+        changes.change(entries, change.set_result, change.set_exception)
+        try:
+            with pytest.raises(StoreUnavailable, match="nobody answers"):
+                await change
+            assert barred
+        finally:
+            await tasks.close()
+            await session.close()
+            engine.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def strangers(store_daemon: StartStore, tmp_path: Path) -> Iterator[Strangers]:
+    """Clients of three stores, each in a membership of its own: the first and either of the others
+    know each other, these two only once they are introduced."""
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("token-of-three-clusters")
+    folders = [tmp_path / name for name in "abc"]
+    nodes = [start_alone(store_daemon, token, folder) for folder in folders]
+    memberships = [FileMembership(folder) for folder in folders]
+    records = [record_of(membership) for membership in memberships]
+
+    def introduce(one: int, other: int) -> None:
+        memberships[one].register(records[other], LEASE_SECONDS)
+        memberships[other].register(records[one], LEASE_SECONDS)
+
+    introduce(0, 1)
+    introduce(0, 2)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client_of(node)) for node in nodes]
+        for client, count in zip(clients, (2, 1, 1), strict=True):
+            wait_until(lambda c=client, n=count: len(c.stats()["peers"]["up"]) == n)
+        yield clients, introduce
+
+
+def test_a_change_that_passes_by_a_store_which_another_one_knows_is_not_made(
+    strangers: Strangers,
+) -> None:
+    """The first would bring the old value from the third, and keep it."""
+    (first, second, third), introduce = strangers
+    third.put("key", b"old")
+    wait_until(lambda: first.exists("key"))
+    with pytest.raises(Busy, match="store node-c may hold a copy"):
+        second.put("key", b"new", if_exists="replace", timeout_s=20.0)
+    assert first.get("key") == b"old"
+    introduce(1, 2)
+    for client in (second, third):
+        wait_until(lambda client=client: len(client.stats()["peers"]["up"]) == 2)
+    assert second.put("key", b"new", if_exists="replace").status is PutStatus.STORED
+    assert [client.get("key") in (None, b"new") for client in (first, second, third)] == [True] * 3
+    wait_until(lambda: third.get("key") == b"new")
