@@ -31,6 +31,8 @@ PART_BYTES = 8192
 """Parsed without a look at the clock."""
 MAX_EVENT_ENTRIES = 32768
 """Of one event: about twice what any store tells at once."""
+MAX_DETAIL_CHARACTERS = 300
+"""Of what is told of a stream that ended: whoever answers there may have said anything."""
 
 _SNAPSHOTS = msgspec.json.Decoder(SnapshotBegin)
 _EVENTS = msgspec.json.Decoder(KvEvent)
@@ -85,7 +87,8 @@ class EventFollower:
             try:
                 await self._follow()
             except (_Broken, TimeoutError, aiohttp.ClientError, OSError) as error:
-                self._store.detail = str(error) or f"silent for {STALE_SECONDS:g} s"
+                detail = str(error)[:MAX_DETAIL_CHARACTERS]
+                self._store.detail = detail or f"silent for {STALE_SECONDS:g} s"
             except Exception:  # the task boundary
                 self._store.detail = "an error of ours; see the log"
                 logger.exception("event_stream_failed store=%s", self._store.record.id)

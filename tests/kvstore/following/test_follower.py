@@ -16,6 +16,7 @@ from aiohttp import web
 from moontide.kvstore import EntryId, StoreClient, string_entry_id
 from moontide.kvstore.events import KvEvent, SnapshotBegin
 from moontide.kvstore.following import EventFollower, FollowedStore, event_session
+from moontide.kvstore.following.follower import MAX_DETAIL_CHARACTERS
 from moontide.kvstore.index import Phase, PrefixIndex
 from moontide.kvstore.membership import StoreRecord
 
@@ -121,6 +122,29 @@ def resyncs_after(faulty: Sequence[KvEvent]) -> int:
             await runner.cleanup()
 
     return asyncio.run(run())
+
+
+def test_of_an_answer_that_is_none_little_is_told() -> None:
+    """It is logged at each try, and shown to whoever asks how the stream is doing."""
+    asyncio.run(_is_told_briefly(b"no answer of HTTP " * 4000))
+
+
+async def _is_told_briefly(answer: bytes) -> None:
+    async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        store = FollowedStore(record_of(f"http://{host}:{port}"))
+        async with event_session("secret") as session:
+            follower = asyncio.create_task(EventFollower(store, PrefixIndex(), session).run())
+            try:
+                await until(lambda: "not connected" not in store.detail, seconds=SECONDS)
+                assert 0 < len(store.detail) <= MAX_DETAIL_CHARACTERS
+            finally:
+                follower.cancel()
+                await asyncio.wait({follower})
 
 
 def test_events_of_another_instance_are_not_taken_in(store_daemon: StartStore) -> None:
