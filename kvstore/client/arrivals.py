@@ -25,13 +25,15 @@ class Arrivals(Generic[T]):
     def __init__(self, indices: Sequence[int], target: Target[T]) -> None:
         self._indices = indices
         self._target = target
+        self._placed: wire.Reply | None = None
+        self._hits: list[Hit] | None = None  # of that one, as the rest
         self._values: _Values | None = None
         self._refusal: InvalidRequest | None = None
 
     def place(self, reply: wire.Reply, payload_bytes: int) -> Sink | None:
         """A `Place`. Small values are received together and copied."""
-        self._values = self._refusal = None
-        hits = _hits(self._indices, reply, payload_bytes)
+        self._begin(reply, payload_bytes)
+        hits = self._hits
         if hits is None or payload_bytes < len(hits) * SMALL_VALUE_BYTES:
             return None
         try:
@@ -46,15 +48,15 @@ class Arrivals(Generic[T]):
         """Of those that are there; None: not what was put. `payload` is what had no place. Raises
         InvalidRequest for a buffer that is too small, StoreUnavailable when the answer contradicts
         itself."""
+        if reply is not self._placed:  # it was whole at once
+            self._begin(reply, len(payload))
         if self._refusal is not None:
             raise self._refusal
-        values = self._values
-        num_bytes = len(payload) if values is None else values.num_bytes
-        hits = _hits(self._indices, reply, num_bytes)
+        hits, values = self._hits, self._values
         if hits is None:
             raise StoreUnavailable(
-                f"the store answered a Get of {len(self._indices)} entries with {num_bytes} bytes "
-                f"and {reply!r:.100}"
+                f"the store answered a Get of {len(self._indices)} entries with {reply!r:.100} "
+                "and bytes that do not match it"
             )
         if not hits:
             return
@@ -67,6 +69,10 @@ class Arrivals(Generic[T]):
             sums = values.sums
         for (index, _, expected), value, actual in zip(hits, taken, sums, strict=True):
             yield index, value if expected in (0, actual) else None
+
+    def _begin(self, reply: wire.Reply, payload_bytes: int) -> None:
+        self._placed, self._values, self._refusal = reply, None, None
+        self._hits = _hits(self._indices, reply, payload_bytes)
 
 
 Hit = tuple[int, int, int]

@@ -28,7 +28,6 @@ _MOST_SLACK = 1 + LIMIT_SLACK_RATIO
 
 _serials = itertools.count(1)
 _BRINGS_DESCRIPTOR = (wire.Hello, wire.MapSegment)
-_NO_PAYLOAD = memoryview(b"")
 _ANNOUNCEMENT = wire.NoteUse(b"", b"")
 _TIMEVAL = struct.Struct("@ll")
 
@@ -123,9 +122,9 @@ class Connection:
 
     def _receive_answer(self, request_id: int, deadline: Deadline) -> tuple[wire.Reply, memoryview]:
         if not self.reader.takes_descriptors and self.reader.is_between_frames:
-            reply = self._receive_reply(request_id, deadline)
-            if reply is not None:
-                return reply, _NO_PAYLOAD
+            answer = self._receive_reply(request_id, deadline)
+            if answer is not None:
+                return answer
         while (frame := self._receive(deadline)).request_id != request_id:
             self._set_aside(frame)
         return frame.message, frame.payload
@@ -141,10 +140,10 @@ class Connection:
     def collect(self, request_id: int, deadline: Deadline) -> wire.Reply:
         """The reply to what was posted. Raises like `request`."""
         if self._answers[request_id] is None and self.reader.is_between_frames:
-            reply = self._receive_reply(request_id, deadline)
-            if reply is not None:
+            answer = self._receive_reply(request_id, deadline)
+            if answer is not None:
                 del self._answers[request_id]
-                return reply
+                return answer[0]
         while (frame := self._answers[request_id]) is None:
             self._set_aside(self._receive(deadline))
         del self._answers[request_id]
@@ -226,7 +225,9 @@ class Connection:
         except OSError as error:
             raise _connection_failed(error, sent=sent_bytes > 0) from error
 
-    def _receive_reply(self, request_id: int, deadline: Deadline) -> wire.Reply | None:
+    def _receive_reply(
+        self, request_id: int, deadline: Deadline
+    ) -> tuple[wire.Reply, memoryview] | None:
         """See FrameReader.receive_reply."""
         left = deadline.at - monotonic()
         try:

@@ -68,7 +68,7 @@ class Sink(Protocol):
 
 Place = Callable[[wire.Reply, int], Sink | None]
 """Given a reply and the size of its payload, which it must take all of; None: into memory of its
-own."""
+own. Not asked when the reply was whole at once."""
 
 
 class FrameWriter:
@@ -172,10 +172,11 @@ class FrameReader:
         """True while nothing of a frame is here."""
         return self._head is None and not self._data
 
-    def receive_reply(self, request_id: int) -> wire.Reply | None:
+    def receive_reply(self, request_id: int) -> tuple[wire.Reply, memoryview] | None:
         """The quick way, to be taken between frames while no descriptors may come: one read, which
-        in the common course gives one whole reply to that request, without a payload. None: it gave
-        something else, kept for `next`. Raises like `receive` and `next`."""
+        in the common course gives one whole reply to that request, and its payload, for which no
+        place is looked for. None: it gave something else, kept for `next`. Raises like `receive`
+        and `next`."""
         try:
             data = self.wait.receive(LEAST_RECEIVED_BYTES if self._expected else RECEIVE_BYTES)
         except (BlockingIOError, TimeoutError, InterruptedError):
@@ -188,13 +189,15 @@ class FrameReader:
             magic, version, _, answered, body_bytes, payload_bytes = _unpack_header(data)
             if (
                 answered == request_id
-                and not payload_bytes
-                and len(data) == _HEADER_BYTES + body_bytes
+                and len(data) == _HEADER_BYTES + body_bytes + payload_bytes
                 and magic == wire.MAGIC
                 and wire.OLDEST_VERSION <= version <= wire.WIRE_VERSION
             ):
                 try:
-                    return wire.decode_reply(memoryview(data)[_HEADER_BYTES:])
+                    if not payload_bytes:
+                        return wire.decode_reply(memoryview(data)[_HEADER_BYTES:]), _NO_PAYLOAD
+                    view, end = memoryview(data), _HEADER_BYTES + body_bytes
+                    return wire.decode_reply(view[_HEADER_BYTES:end]), view[end:]
                 except InvalidRequest as error:
                     raise _malformed(error) from error
         self._data += data

@@ -132,10 +132,12 @@ class CuttingRelay(Relay):
     """Ends a connection in the middle of a large payload, while `cuts` are left."""
 
     cuts = 1
+    on_cut: Callable[[], object] = staticmethod(lambda: None)
 
     def send(self, client: socket.socket, frame: bytes) -> None:
         if len(frame) > 64 << 10 and self.cuts:
             self.cuts -= 1
+            self.on_cut()
             client.sendall(frame[: len(frame) // 2])
             raise EOFError
         client.sendall(frame)
@@ -146,6 +148,7 @@ def test_r16_a_connection_that_ends_in_the_middle_of_a_value(
 ) -> None:
     """Asked for again; a value of which only a part comes is never got."""
     with (
+        client_of(daemon) as client_here,
         CuttingRelay(daemon.listen or "") as relay,
         connect(relay.address, token=daemon.token, timeout_s=SECONDS) as client,
     ):
@@ -153,6 +156,11 @@ def test_r16_a_connection_that_ends_in_the_middle_of_a_value(
         assert client.get_many_into(list(values), buffers) == SIZES
         assert [bytes(each) for each in buffers] == list(values.values())
         assert relay.cuts == 0
+        relay.cuts = 1
+        relay.on_cut = lambda: client_here.remove("k3")
+        assert client.get_into("k3", buffers[3]) is None
+        client_here.put("k3", values["k3"])
+        relay.on_cut = lambda: None
         relay.cuts = 1 << 30
         with pytest.raises(StoreUnavailable):
             client.get_into("k3", buffers[3], timeout_s=0.3)
