@@ -54,11 +54,11 @@ def recover(settings: NvmeSettings, storage: Storage, probe: Probe) -> Recovered
     settings.directory.mkdir(parents=True, exist_ok=True)
     identity = Identity(settings.directory, storage)
     regions = Regions(settings, storage, identity)
-    verdict = probe(settings.directory / INDEX_DIRECTORY)
     try:
+        verdict = probe(settings.directory / INDEX_DIRECTORY)
         index, rebuilt = _open_index(settings, storage, regions, verdict, identity.tier)
     except BaseException:
-        identity.close()
+        regions.close()
         raise
     try:
         regions.scan(index.tier())

@@ -10,8 +10,9 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 MAX_LOCKED_BYTES = 256 << 20
 """Memory that nothing else can have. Further pages stay as long as memory is not short."""
-STEP_BYTES = 1 << 20
-"""A growing file is looked after so much at a time: its newest pages were just written."""
+STEP_BYTES, STEP_RATIO = 1 << 20, 1 / 8
+"""A growing file is looked after so much, and so much of what it has, at a time: its newest pages
+were just written, and each step takes a descriptor."""
 _MAP_LOCKED = 0x2000
 _MADV_POPULATE_READ = 22
 
@@ -31,7 +32,7 @@ class ResidentFile:
     def keep(self) -> None:
         """Also what has been added since. Where there is no memory, it is left out for now."""
         end = os.fstat(self._file).st_size // mmap.PAGESIZE * mmap.PAGESIZE
-        if end - self._end < (STEP_BYTES if self._maps else 1):
+        if end - self._end < (max(STEP_BYTES, STEP_RATIO * self._end) if self._maps else 1):
             return
         try:
             self._maps.append(self._mapped(self._end, end - self._end))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...daemon.needs import needs_of
+from ...nvme import MAX_LOCKED_BYTES
 from ...service import human_size
 from ..host import UNLIMITED
 from ..proc import chosen, memory_sizes
@@ -91,21 +92,32 @@ class SharedMemory:
 
 
 class LockedMemory:
-    """Registering memory for RDMA pins it: all of the pool."""
+    """Registering memory for RDMA pins it: all of the pool. The disk's index is locked so that no
+    look-up waits for a disk that hangs."""
 
     def examine(self, case: Case) -> Iterator[Finding]:
         limit = case.host.limit(resource.RLIMIT_MEMLOCK)
         value = f"{_shown(limit.soft)} (hard {_shown(limit.hard)})"
-        if not any(port.is_active for port in case.host.rdma_ports()):
-            yield Finding("memlock", value, "any: no RDMA port is active")
+        wanted = dict(_locked(case))
+        if not wanted:
+            yield Finding("memlock", value, "any: no RDMA port is active, no --nvme")
             return
-        needed = int(case.store.dram)
-        asked = f"{human_size(needed)} to register the pool for RDMA"
+        needed = sum(wanted.values())
+        asked = ", ".join(f"{human_size(size)} {purpose}" for purpose, size in wanted.items())
         if limit.soft == UNLIMITED or limit.soft >= needed:
             yield Finding("memlock", value, asked)
         else:
             fix = "ulimit -l unlimited, LimitMEMLOCK=infinity, or docker --ulimit memlock=-1"
             yield Finding("memlock", value, asked, Status.WARN, fix)
+
+
+def _locked(case: Case) -> Iterator[tuple[str, int]]:
+    """What for, and bytes."""
+    if any(port.is_active for port in case.host.rdma_ports()):
+        yield "to register the pool for RDMA", int(case.store.dram)
+    if case.store.nvme:
+        index_bytes = case.store.nvme_settings().index_map_bytes
+        yield "for the index of the disk", min(index_bytes, MAX_LOCKED_BYTES)
 
 
 def _shown(number: int) -> str:

@@ -36,7 +36,7 @@ class RecordedHost(LocalHost):
         return FileSystem(path, self.total_bytes, self.free_bytes)
 
     def limit(self, which: int) -> Limit:
-        return self.limits.get(which, Limit(1 << 20, 1 << 20))
+        return self.limits.get(which, Limit(1 << 30, 1 << 30))
 
     def ipv4_address(self, card: str) -> str:
         return self.addresses.get(card, "")

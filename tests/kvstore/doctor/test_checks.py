@@ -124,18 +124,23 @@ def test_r70_memory_beyond_a_cgroup_limit_is_told(
     assert "8GiB" in finding.needed
 
 
-def test_r71_a_low_memlock_is_told_where_rdma_would_need_it(
+def test_r71_a_low_memlock_is_told_where_rdma_or_the_index_would_need_more(
     tmp_path: Path, settings: StoreSettings
 ) -> None:
     limits = {MEMLOCK: Limit(64 << 10, 64 << 10)}
-    without = findings(RecordedHost(record(tmp_path / "a", {}), limits=limits), settings)
+    bare = RecordedHost(record(tmp_path / "a", {}), limits=limits)
+    without = findings(bare, msgspec.structs.replace(settings, nvme=Size(0)))
     assert without["memlock"].status is Status.OK
-    host = RecordedHost(record(tmp_path / "b", ACTIVE_PORT), limits=limits)
-    finding = findings(host, settings)["memlock"]
-    assert finding.status is Status.WARN
-    assert "64 KiB" in finding.value
-    assert "8 GiB" in finding.needed
-    assert "ulimit -l unlimited" in finding.fix
+    with_rdma = RecordedHost(record(tmp_path / "b", ACTIVE_PORT), limits=limits)
+    index = "256 MiB for the index of the disk"
+    for host, needed in (
+        (bare, index),
+        (with_rdma, f"8 GiB to register the pool for RDMA, {index}"),
+    ):
+        finding = findings(host, settings)["memlock"]
+        assert (finding.status, finding.needed) == (Status.WARN, needed)
+        assert "64 KiB" in finding.value
+        assert "ulimit -l unlimited" in finding.fix
 
 
 def test_hugepages_are_counted(tmp_path: Path, settings: StoreSettings) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,11 +21,13 @@ from moontide.kvstore.nvme.log_format import (
     decode_region_header,
     encode_region_header,
 )
+from moontide.kvstore.nvme.probe import Verdict
 from moontide.kvstore.nvme.storage import RegionFile, Storage
 from moontide.transfer import FileAccess
 from moontide.transfer.errors import FileFailed
 from moontide.transfer.types import PAGE_BYTES
 
+from ...waiting import wait_until
 from .conftest import OpenTier
 from .rig import MIB, Rig, disk_bytes, names, region_files
 
@@ -366,3 +369,13 @@ def test_nothing_stays_open_after_close(open_tier: OpenTier) -> None:
     rig.put_many(names(0, 300))
     rig.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_tier_whose_index_cannot_be_looked_at_leaves_no_thread(tmp_path: Path) -> None:
+    def fail(_: Path) -> Verdict:
+        raise OSError(errno.EAGAIN, "no process can be started")
+
+    before = set(threading.enumerate())
+    with pytest.raises(StoreUnavailable, match="no process can be started"):
+        Rig(tmp_path, probe=fail)
+    wait_until(lambda: set(threading.enumerate()) <= before)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from moontide.kvstore.nvme.residency import STEP_BYTES, ResidentFile
+from moontide.kvstore.nvme.residency import STEP_BYTES, STEP_RATIO, ResidentFile
 
 from .rig import MIB, Rig, names
 
@@ -71,6 +71,23 @@ def test_pages_that_are_added_stay_too(file: Path) -> None:
     let_go(file)
     assert absent_pages(file) == 0
     resident.close()
+
+
+def test_a_file_that_grows_by_little_is_kept_with_few_descriptors(directory: Path) -> None:
+    path, most = directory / "growing", 64
+    path.write_bytes(bytes(STEP_BYTES))
+    resident = ResidentFile(path)
+    before = num_descriptors()
+    for steps in range(1, most + 1):
+        os.truncate(path, steps * STEP_BYTES)
+        resident.keep()
+        assert absent_pages(path) * mmap.PAGESIZE < max(1, STEP_RATIO * steps) * STEP_BYTES
+    assert num_descriptors() - before < most / 2
+    resident.close()
+
+
+def num_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def test_looking_up_what_was_written_by_an_earlier_process_needs_no_disk(directory: Path) -> None:
