@@ -100,8 +100,8 @@ def run_plan(plan: Plan, say: Say) -> Report:
 def _measure_pool(plan: Plan, directory: Path, say: Say) -> tuple[list[Row], dict[str, str]]:
     """Rows, and the versions of those who are in them."""
     rows: list[Row] = []
-    dram = ("--dram", str(plan.budget.pool_bytes))
-    with running_daemon(directory, *dram) as daemon, Contestants(say) as contestants:
+    versions: dict[str, str] = {}
+    with running_daemon(directory, "--dram", str(plan.budget.pool_bytes)) as daemon:
         begin = {
             **daemon.settings(),
             "pool_bytes": plan.budget.pool_bytes,
@@ -109,16 +109,30 @@ def _measure_pool(plan: Plan, directory: Path, say: Say) -> tuple[list[Row], dic
             "touch": True,
             "checksums": "on",
         }
-        peers = {name: plan.peer_dir for name in plan.against if name in REMOTE_PEERS}
-        rows += remote_rows(
-            plan.remote_cases(),
-            plan.budget,
-            daemon,
-            begin,
-            directory=directory,
-            peers=peers,
-            say=say,
-        )
+        if "remote" in plan.groups:
+            remote, versions = remote_rows(
+                plan.remote_cases(),
+                plan.budget,
+                daemon,
+                begin,
+                directory=directory,
+                peers={name: plan.peer_dir for name in plan.against if name in REMOTE_PEERS},
+                say=say,
+            )
+            rows += remote
+        if set(plan.groups) - {"remote", "nvme"}:
+            local, more = _measure_local(plan, directory, begin, say)
+            rows += local
+            versions |= more
+    return rows, versions
+
+
+def _measure_local(
+    plan: Plan, directory: Path, begin: Mapping[str, Any], say: Say
+) -> tuple[list[Row], dict[str, str]]:
+    """As `_measure_pool`, of clients on the daemon's node."""
+    rows: list[Row] = []
+    with Contestants(say) as contestants:
         _enter_all(contestants, plan, directory, begin)
         versions = contestants.versions
         rows += _call_rows(contestants, plan, "on", say)

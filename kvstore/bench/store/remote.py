@@ -47,8 +47,9 @@ def remote_rows(
     directory: Path,
     peers: Mapping[str, Path],
     say: Say,
-) -> Iterator[Row]:
-    """`peers`: the environments of those to measure, too, by name."""
+) -> tuple[list[Row], dict[str, str]]:
+    """Rows, and the versions of those who are in them. `peers`: the environments of those to
+    measure, too, by name."""
     token = (directory / "token").read_text().strip()
     settings = {**begin, "address": daemon.remote_address, "token": token}
     with Contestants(say) as contestants:
@@ -58,6 +59,8 @@ def remote_rows(
         for name, peer_dir in peers.items():
             directories = {"peers": peer_dir, "logs": directory}
             contestants.enter_peer(name, PEERS[name], directories, settings)
+        versions, rows = contestants.versions, []
         for case in cases:
             say(f"{case.name}, {case.size_bytes} B × {case.batch}")
-            yield call_row(case, measure(contestants, case, budget))
+            rows.append(call_row(case, measure(contestants, case, budget)))
+    return rows, versions

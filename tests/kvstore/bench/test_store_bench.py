@@ -12,6 +12,9 @@ from moontide.kvstore.bench.store.plan import CALL_GROUPS, Plan, run_plan
 
 ROUNDS = 2
 KEYS = 2000
+REMOTE_LOGS = {"remote-ours.log", "remote-limit.log"}
+LOCAL_LOGS = {"ours.log", "limits.log"}
+DRIVER_LOGS = REMOTE_LOGS | LOCAL_LOGS
 
 
 def plan(*groups: str, directory: Path) -> Plan:
@@ -26,6 +29,18 @@ def plan(*groups: str, directory: Path) -> Plan:
         peer_dir=directory / "peers",
         directory=directory,
     )
+
+
+class Watching:
+    """As `print`; notes whose logs there are when something is said."""
+
+    def __init__(self, directory: Path) -> None:
+        self.logs: set[str] = set()
+        self._directory = directory
+
+    def __call__(self, told: str) -> None:
+        print(told)
+        self.logs |= {log.name for log in self._directory.rglob("*.log")} & DRIVER_LOGS
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +71,10 @@ def test_every_case_of_calls_has_a_row_with_its_limit(calls: Report) -> None:
 
 
 def test_remote_values_have_rows_of_their_own(tmp_path: Path) -> None:
-    report = run_plan(plan("remote", directory=tmp_path), print)
+    say = Watching(tmp_path)
+    report = run_plan(plan("remote", directory=tmp_path), say)
+    assert say.logs == REMOTE_LOGS
+    assert {"version ours", "version limit"} <= report.settings.keys()
     single = {"remote put", "remote get", "remote get, first time"}
     assert {row.case for row in report.rows if row.batch == 1} == single
     assert {row.case for row in report.rows if row.batch > 1} == {
@@ -82,7 +100,9 @@ def test_many_entries_cost_memory_that_clear_gives_back(tmp_path: Path) -> None:
 
 
 def test_a_full_pool_refuses_nothing_and_one_put_evicts_within_its_bound(tmp_path: Path) -> None:
-    mixed, largest = run_plan(plan("full", directory=tmp_path), print).rows
+    say = Watching(tmp_path)
+    mixed, largest = run_plan(plan("full", directory=tmp_path), say).rows
+    assert say.logs == LOCAL_LOGS
     assert mixed.ours["refused"].median == 0
     assert mixed.ours["puts"].median > 10
     assert largest.ours["evicted_per_put"].high <= 4
