@@ -90,7 +90,8 @@ class Gate:
         client = _parse_client(hello.client)
         if client == self._store.instance:
             raise InvalidRequest(f"client id {client} is this store's own: give another nonce")
-        shared_memory = self._shared_memory and visitor.pid > 0 and hello.boot_id == boot_id()
+        is_near = hello.boot_id == boot_id()
+        shared_memory = self._shared_memory and visitor.pid > 0 and is_near
         self._last_owner += 1
         owner = OwnerId(self._last_owner)
         self.clients.join(client, visitor.pid, owner, connection)
@@ -111,7 +112,8 @@ class Gate:
             floors=self._floors,
             drain=self._drain,
         )
-        return peer, self._welcome(version, shared_memory)
+        poll_seconds = self._poll_seconds if is_near else 0.0
+        return peer, self._welcome(version, poll_seconds, shared_memory=shared_memory)
 
     def leave(self, peer: Peer) -> None:
         """The connection has ended: what it held is given up."""
@@ -127,7 +129,7 @@ class Gate:
                 "the proof does not match this store's token; pass the token of its --token-file"
             )
 
-    def _welcome(self, version: int, shared_memory: bool) -> Outgoing:
+    def _welcome(self, version: int, poll_seconds: float, *, shared_memory: bool) -> Outgoing:
         store = self._store
         reply = wire.Welcome(
             version=version,
@@ -140,7 +142,7 @@ class Gate:
             inline_bytes=self._inline_bytes,
             max_entry_bytes=store.max_entry_bytes,
             run_bytes=store.run_bytes if shared_memory and version >= RUNS_VERSION else 0,
-            poll_seconds=self._poll_seconds if shared_memory else 0.0,
+            poll_seconds=poll_seconds,
         )
         return Outgoing(reply, descriptors=(store.slot_table_descriptor,) if shared_memory else ())
 

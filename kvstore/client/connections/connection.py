@@ -273,7 +273,8 @@ class Connection:
             raise StoreUnavailable(f"{identity.address} chose wire version {welcome.version}")
         self.welcome = welcome
         self.writer.version = welcome.version
-        self.reader.wait.poll(welcome.poll_seconds)
+        if identity.tls is None:  # else this process's own threads have to open the reply first
+            self.reader.wait.poll(welcome.poll_seconds)
 
     def close(self) -> None:
         """Idempotent."""

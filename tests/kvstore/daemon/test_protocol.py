@@ -16,6 +16,7 @@ import xxhash
 from moontide.kvstore import wire
 from moontide.kvstore.keys import Namespace, block_keys
 from moontide.kvstore.layout import Group, KVLayout
+from moontide.kvstore.polling import POLL_SECONDS
 from moontide.kvstore.slots import SlotReader
 from moontide.kvstore.types import PutStatus, ReserveStatus
 
@@ -383,6 +384,17 @@ def test_a_remote_client_and_one_of_another_boot_share_no_memory(daemon: StorePr
         assert failure(foreign.call(wire.MapSegment(0))) == "invalid_request"
         reserved = foreign.call(wire.Reserve([entry_id("a")], [10])).message.results[0]
         assert not reserved[5]
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_clients_of_this_machine_look_for_replies_before_they_sleep(
+    daemon: StoreProcess, transport: str
+) -> None:
+    remote = transport == "tcp"
+    for changes, seconds in (({}, POLL_SECONDS), ({"boot_id": "another-boot"}, 0.0)):
+        with RawClient(daemon.listen if remote else f"unix:{daemon.socket}") as client:
+            answer = client.hello(token=daemon.token if remote else "", **changes)
+            assert answer.message.poll_seconds == seconds
 
 
 # -- greeting ---------------------------------------------------------------------
