@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +18,7 @@ from ..service import ErrorBody, load_or_create_token
 
 AnswerT = TypeVar("AnswerT")
 MAX_ANSWER_BYTES = 64 << 20
+_URL = re.compile(r"https?://[!-~]+")
 
 
 class AdminClient:
@@ -23,7 +26,7 @@ class AdminClient:
 
     def __init__(self, url: str, token: str, *, timeout_s: float) -> None:
         """Raises InvalidRequest when that is no URL."""
-        if not url.startswith(("http://", "https://")):
+        if _URL.fullmatch(url) is None:
             raise InvalidRequest(f"{url[:200]!r} is no URL of a store: write http://HOST:PORT")
         self._url = url.rstrip("/")
         self._token = token
@@ -58,6 +61,10 @@ class AdminClient:
             return msgspec.json.decode(data, type=answer)
         except urllib.error.HTTPError as error:
             raise _refusal(error) from error
+        except HTTPException as error:
+            raise StoreUnavailable(
+                f"what answers at {self._url} speaks no HTTP: give the store's --admin address"
+            ) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise StoreUnavailable(

@@ -33,6 +33,8 @@ def load_or_create_token(path: Path) -> str:
     path = Path(path)
     if not path.exists():
         _create(path)
+    if path.is_dir():
+        raise InvalidRequest(f"token file {path} is a directory: give the file itself")
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise AccessDenied(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -122,10 +124,29 @@ def test_a_proxy_of_the_environment_never_sees_the_token(
     assert run("stats").exit_code == 0
 
 
-def test_a_url_that_is_none_is_refused(run: Run) -> None:
-    ended = run("stats", url="zz")
+@pytest.mark.parametrize("url", ["zz", "http://127.0.0.1:1/x y", "http://"])
+def test_a_url_that_is_none_is_refused(run: Run, url: str) -> None:
+    ended = run("stats", url=url)
     assert ended.exit_code == 2
-    assert "'zz' is no URL of a store: write http://HOST:PORT" in ended.stderr
+    assert f"{url!r} is no URL of a store: write http://HOST:PORT" in ended.stderr
+
+
+def test_a_port_that_speaks_something_else_is_one_line(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+
+        def answer() -> None:
+            with server.accept()[0] as client:
+                client.recv(64 << 10)
+                client.sendall(b"\0MT no HTTP\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        ended = run("stats", url=f"http://127.0.0.1:{server.getsockname()[1]}")
+        answering.join()
+    assert ended.exit_code == 1
+    assert "speaks no HTTP: give the store's --admin address" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_nobody_there_is_one_line(run: Run) -> None:

@@ -34,6 +34,11 @@ def test_a_token_others_can_read_is_refused(tmp_path: Path) -> None:
         load_or_create_token(path)
 
 
+def test_a_directory_is_no_token_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is a directory"):
+        load_or_create_token(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["", "short", "two words are no token at all", "é" * 32])
 def test_a_file_without_a_token_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "token"
