@@ -20,8 +20,8 @@ LOOKED_UP_AT_ONCE = 256
 MAX_COPIED = 1 << 16
 """Entries that one request means; what is beyond is left."""
 BEYOND = (
-    f"one request takes {MAX_COPIED} entries: repeat a move; narrow a copy by namespace, key or "
-    "prefix"
+    f"one request takes {MAX_COPIED} entries: repeat a move or a drain; narrow a copy by "
+    "namespace, key or prefix"
 )
 NO_PEERS = (
     "this store has no peers to copy to: give it --cluster file:DIRECTORY or etcd://HOST:PORT, and "
@@ -70,11 +70,17 @@ class CopyRoutes:
             infos += page
         infos.sort(key=lambda info: info.idle_s)
         items: list[Item] = []
-        for start in range(0, min(len(infos), MAX_COPIED), LOOKED_UP_AT_ONCE):
+        num_beyond = 0
+        for start in range(0, len(infos), LOOKED_UP_AT_ONCE):
             part = [self._item(info) for info in infos[start : start + LOOKED_UP_AT_ONCE]]
-            items += self._peers.copies.only_here(part)
+            lacking, room = self._peers.copies.only_here(part), MAX_COPIED - len(items)
+            items += lacking[:room]
+            num_beyond += len(lacking[room:])
             await asyncio.sleep(0)  # let clients have a turn
-        return await self._peers.copies.run(items, to=to, deadline=deadline)
+        copied = await self._peers.copies.run(items, to=to, deadline=deadline)
+        if num_beyond:
+            copied.fail(num_beyond, BEYOND)
+        return copied
 
     async def _copy(self, call: Call[CopyRequest, None]) -> CopyAnswer:
         return await self._run(call.body, keep_here)

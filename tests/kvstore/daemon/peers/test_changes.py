@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,8 @@ from moontide.kvstore.daemon.peers.tasks import TaskGroup
 from moontide.kvstore.following import event_session
 from moontide.kvstore.index import PrefixIndex
 from moontide.kvstore.keys import string_entry_id
-from moontide.kvstore.membership import FileMembership, Member, MemoryMembership
+from moontide.kvstore.membership import FileMembership, Member, Membership, MemoryMembership
+from moontide.kvstore.store import Store
 from moontide.transfer.engine import tcp_engine
 
 from ....store_process import StartStore
@@ -41,35 +42,40 @@ class Unlisted(MemoryMembership):
         raise StoreUnavailable("nobody answers")
 
 
-def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node) -> None:
-    """A store that came back after the last look that succeeded would keep its older value."""
-
-    async def scenario() -> None:
-        loop, instance = asyncio.get_running_loop(), node.store.instance
-        engine, session = tcp_engine(b"token", instance), event_session("token")
-        roster = Roster(
-            Unlisted(time.monotonic),
-            LinkIdentity(str(instance), b"token"),
-            node=instance.node,
+@asynccontextmanager
+async def roster_of(store: Store, membership: Membership) -> AsyncIterator[Roster]:
+    """It knows nobody yet."""
+    engine, session = tcp_engine(b"token", store.instance), event_session("token")
+    try:
+        yield Roster(
+            membership,
+            LinkIdentity(str(store.instance), b"token"),
+            node=store.instance.node,
             index=PrefixIndex(),
             engine=engine,
             session=session,
         )
+    finally:
+        await session.close()
+        engine.close()
+
+
+def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node) -> None:
+    """A store that came back after the last look that succeeded would keep its older value."""
+
+    async def scenario() -> None:
         tasks, barred = TaskGroup(), list[object]()
-        changes = StringChanges(
-            node.store, roster, Fences(), tasks, bar=barred.append, wanted=WantedReplicas()
-        )
-        change: asyncio.Future[object] = loop.create_future()
-        entries = [string_entry_id("changed")]
-        changes.change(entries, change.set_result, change.set_exception)
-        try:
+        async with roster_of(node.store, Unlisted(time.monotonic)) as roster:
+            changes = StringChanges(
+                node.store, roster, Fences(), tasks, bar=barred.append, wanted=WantedReplicas()
+            )
+            change: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            entries = [string_entry_id("changed")]
+            changes.change(entries, change.set_result, change.set_exception)
             with pytest.raises(StoreUnavailable, match="nobody answers"):
                 await change
             assert barred
-        finally:
             await tasks.close()
-            await session.close()
-            engine.close()
 
     asyncio.run(scenario())
 

@@ -21,7 +21,9 @@ from moontide.kvstore.daemon.admin import copying
 from moontide.kvstore.daemon.admin.bodies import CopyRequest
 from moontide.kvstore.daemon.admin.listing import Listing
 from moontide.kvstore.daemon.admin_command import admin as admin_command
-from moontide.kvstore.daemon.peers import Peers
+from moontide.kvstore.daemon.peers import Copied, Peers
+from moontide.kvstore.daemon.peers.copies import PeerCopies
+from moontide.kvstore.index import PrefixIndex
 from moontide.kvstore.keys import string_entry_id
 from moontide.kvstore.membership import MemoryMembership
 from moontide.kvstore.service import HostPort, bind_listener
@@ -34,6 +36,7 @@ from ...store.conftest import make_node as make_node
 from ..raw_client import local_client
 from ..warm import NAMESPACE as WARM
 from ..warm import admin_of, hits, prompt, read_blocks, wait_flushed, write_blocks
+from .test_changes import roster_of
 
 KEYS: Iterator[str] = (f"copied {number}" for number in itertools.count())
 LONG = prompt(150)
@@ -155,10 +158,17 @@ def test_what_is_beyond_the_bound_of_one_request_is_left(
             listener=listener,
             copies="keep",
         )
-        routes = copying.CopyRoutes(Listing(node.store, None), peers, None).routes()
+        routes = copying.CopyRoutes(Listing(node.store, None), peers, None)
         call: Any = SimpleNamespace(body=CopyRequest(dry_run=True))
-        told = asyncio.run(routes[0].handler(call))
-    assert (told.left, told.num_bytes) == (6, 8)
+        told = asyncio.run(routes.routes()[0].handler(call))
+        assert (told.left, told.num_bytes) == (6, 8)
+
+        async def drain() -> Copied:
+            async with roster_of(node.store, MemoryMembership(time.monotonic)) as roster:
+                peers.copies = PeerCopies(node.store, roster, PrefixIndex(), lambda _: 0)
+                return await routes.spread_hot(None, 1.0)
+
+        assert asyncio.run(drain()).left == 6
 
 
 def test_what_cannot_be_meant_is_refused(
