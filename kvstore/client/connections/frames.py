@@ -156,7 +156,7 @@ class FrameReader:
         it would block or its timeout passes."""
         try:
             if self._head is not None and self._sink.remaining:
-                num_bytes = self._sock.recv_into(self._sink.room(), 0, socket.MSG_WAITALL)
+                num_bytes = self._sock.recv_into(self._sink.room())
                 self._sink.filled(num_bytes)
             else:
                 num_bytes = self._receive_head()
