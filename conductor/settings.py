@@ -84,5 +84,6 @@ class ConductorSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.cluster == "memory":
             raise ValueError(
-                "cluster is memory, in which no other process can register: give file:DIRECTORY"
+                "cluster is memory, in which no other process can register: give file:DIRECTORY "
+                "or etcd://HOST:PORT"
             )
