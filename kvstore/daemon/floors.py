@@ -180,7 +180,7 @@ class FloorKeeper:
         news = {
             name: floor
             for name, floor in floors.items()
-            if floor > self._floors.get(name, 0) and not name.startswith(NODE_MARK)
+            if floor > self._floors.get(name, 0) and _is_namespace(name)
         }
         for name, floor in news.items():
             sweep = retire(name)
@@ -279,6 +279,14 @@ class FloorKeeper:
                 logger.warning("floors_unreadable error=%s", error)
             except Exception:  # the task boundary
                 logger.exception("floors_watch_failed")
+
+
+def _is_namespace(name: str) -> bool:
+    """Not a store's mark, nor what no store of this release would write."""
+    try:
+        return not name.startswith(NODE_MARK) and bytes.fromhex(name).hex() == name
+    except ValueError:
+        return False
 
 
 def _name_of(namespace: bytes) -> str:

@@ -28,6 +28,9 @@ GREETING_SECONDS = 3.0
 MAX_PENDING = 1024
 """Requests whose answers are still to come, given up ones included."""
 
+MAX_TOLD_CHARACTERS = 500
+"""Of what a peer says it refuses with: it is logged, and passed on to clients."""
+
 _DROP_UNSENT = struct.pack("ii", 1, 0)
 """What a given up connection did not get through may not arrive when its link is mended: pins would
 be taken for nobody."""
@@ -179,7 +182,8 @@ class PeerConnection:
     def _refusal(self, reply: wire.Reply, what: str) -> StoreError:
         if isinstance(reply, wire.Failure):
             error = ERRORS_BY_CODE.get(reply.code, StoreError)
-            return error(f"{self._name}: {reply.message}")
+            told = " ".join(reply.message[:MAX_TOLD_CHARACTERS].split())
+            return error(f"{self._name}: {told}")
         return InvalidRequest(f"{self._name} answered {type(reply).__name__} {what}")
 
     @property

@@ -257,6 +257,21 @@ def test_floors_that_a_wiped_membership_lost_are_written_back(
     wait_until(lambda: floors.exists() and json.loads(floors.read_bytes())["floors"][DIGEST] == 1)
 
 
+def test_a_name_among_the_floors_that_no_store_wrote_hurts_none(
+    nodes: list[StoreProcess], tmp_path: Path
+) -> None:
+    floors = tmp_path / "cluster" / "floors"
+    admin_of(nodes[0]).post("/v1/floor", {"namespace": DIGEST})
+    record = json.loads(floors.read_bytes())
+    record["floors"] = {"zz": 1, "AB": 1, "": 1, **record["floors"]}
+    floors.write_bytes(json.dumps(record).encode())
+    nodes[1].kill()
+    nodes[1].start()
+    with client_of(nodes[0]) as client:
+        client.clear()
+    assert "floors_watch_failed" not in nodes[0].log.read_text() + nodes[1].log.read_text()
+
+
 def test_a_record_that_cannot_be_read_keeps_the_store_from_starting(
     store_daemon: StartStore,
 ) -> None:

@@ -4,13 +4,16 @@ and nothing left behind."""
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from moontide.kvstore import BlockStore, JobResult, JobStatus, StoreClient
+from moontide.kvstore import BlockStore, JobResult, JobStatus, StoreClient, wire
+from moontide.kvstore.membership import FileMembership, StoreRecord
+from moontide.transfer.types import Instance
 
 from ....store_process import StartStore, StoreProcess, start_nodes
 from ....waiting import wait_until
@@ -141,3 +144,34 @@ def test_a_source_killed_during_a_hand_off_ends_it(pair: list[StoreProcess]) -> 
         assert ended.status is not JobStatus.DONE
         assert len(ended.failed_blocks) == len(found.hit.blocks)
         kv.release(found.hit.ticket)
+
+
+def test_what_a_peer_refuses_with_is_told_on_one_line_and_bounded(
+    store_daemon: StartStore, tmp_path: Path
+) -> None:
+    words = "no\nFORGED LINE " * 10_000
+    refusal = wire.encode_frame(wire.Failure("busy", words), 0, version=1)
+    cluster = tmp_path / "cluster"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SECONDS)
+        address = "{}:{}".format(*listener.getsockname())
+        record = StoreRecord(
+            id="evil",
+            instance=str(Instance("evil", 1, bytes(16))),
+            admin_url=f"http://{address}",
+            data_address=address,
+            socket="",
+            transfer_address=address,
+        )
+        node = store_daemon("--cluster", f"file:{cluster}")
+        FileMembership(cluster).register(record, 600)
+        for _ in range(3):
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(ConnectionError):
+                connection.sendall(refusal)
+                while connection.recv(1 << 16):  # until it has read that and gone
+                    pass
+        log = node.log.read_text()
+        assert "evil" in log
+        assert len(log) < len(words)
+        assert not any(line.startswith("FORGED") for line in log.splitlines())
