@@ -67,6 +67,27 @@ class Manifest:
         self._mark(entry, layer, _Layer.ARRIVED)
         return self._count(Notice.NEW)
 
+    def arrived_run(
+        self, entry: int, first: int, announced: Sequence[int], found: Sequence[int]
+    ) -> Notice:
+        """`announce` and `arrived` of layers one after the other, from `first` on, up to one that
+        is not NEW; what the last was worth."""
+        stop = first + len(found)
+        if self._is_untouched(entry, first, stop) and list(announced) == list(found):
+            self._announced[entry][first:stop] = bytes([1]) * len(found)
+            self._checksums[entry][first:stop] = array("Q", found)
+            self._states[entry][first:stop] = bytes([_Layer.ARRIVED]) * len(found)
+            self._due -= len(found)
+            self._notices[Notice.NEW] += len(found)
+            self._advance_watermark(entry)
+            return Notice.NEW
+        for layer, (expected, checksum) in enumerate(zip(announced, found, strict=True), first):
+            self.announce(entry, layer, expected)
+            notice = self.arrived(entry, layer, checksum)
+            if notice is not Notice.NEW:
+                break
+        return notice
+
     def failed(self, entry: int, layer: int) -> Notice:
         """The layer will not come."""
         if not self._is_due(entry, layer):
@@ -112,6 +133,15 @@ class Manifest:
     def _is_due(self, entry: int, layer: int) -> bool:
         return self._has(entry, layer) and self._states[entry][layer] == _Layer.DUE
 
+    def _is_untouched(self, entry: int, first: int, stop: int) -> bool:
+        """Nothing was announced or reported of these layers."""
+        return (
+            self._has(entry, first)
+            and self._has(entry, stop - 1)
+            and not any(self._announced[entry][first:stop])
+            and not any(self._states[entry][first:stop])
+        )
+
     def _not_due(self, entry: int, layer: int) -> Notice:
         return Notice.REPEATED if self._has(entry, layer) else Notice.UNKNOWN
 
@@ -121,6 +151,10 @@ class Manifest:
         self._due -= 1
         if state is _Layer.FAILED:
             self._failed.add(entry)
+        self._advance_watermark(entry)
+
+    def _advance_watermark(self, entry: int) -> None:
+        states = self._states[entry]
         while (
             self._watermarks[entry] < len(states)
             and states[self._watermarks[entry]] == _Layer.ARRIVED

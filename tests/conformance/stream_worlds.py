@@ -181,7 +181,6 @@ class StreamWorld:
                 if meanwhile is not None:
                     await meanwhile
                 await asyncio.gather(*fills)
-            reads.close()
             assert flow.used_bytes == 0
 
         asyncio.run(streams())

@@ -86,6 +86,23 @@ def test_a_layer_is_told_once_for_all_blocks_and_in_order(world: StreamWorld) ->
     assert came == [(layer, key) for layer in range(NUM_LAYERS) for key in KEYS]
 
 
+def test_nothing_is_asked_for_behind_the_first_layer_before_it_has_come(
+    world: StreamWorld,
+) -> None:
+    asked: list[int] = []
+
+    def submitted(number: int) -> bool:
+        asked.append(number)
+        return False
+
+    world.faults = Faults(refuse=submitted)
+    world.rig.hold()
+    world.run(FillPlan(world.pieces()), seconds=0.1)
+    assert asked == [0]
+    world.rig.resume()
+    world.check(KEYS)
+
+
 @pytest.mark.parametrize("number", [0, 3, 5, NUM_READS - 1])
 def test_r09_r10_a_layer_that_fails_costs_its_block_and_no_other(
     world: StreamWorld, number: int

@@ -109,3 +109,32 @@ def test_any_order_of_notices_matches_the_model(
     assert manifest.is_ended == (model.keys() == known)
     assert manifest.is_whole == (model.keys() == known and all(model.values()))
     assert manifest.failed_entries == sorted({entry for (entry, _), ok in model.items() if not ok})
+
+
+@given(EVENTS, st.integers(0, 3), st.lists(st.booleans(), min_size=1, max_size=5))
+def test_a_run_is_worth_what_its_layers_are_one_by_one(
+    events: list[tuple[str, int, int]], first: int, are_right: list[bool]
+) -> None:
+    manifests = Manifest([4]), Manifest([4])
+    for manifest in manifests:
+        for event, entry, layer in events:
+            if event != "failed":
+                manifest.announce(entry, layer, checksum(entry, layer))
+                manifest.arrived(entry, layer, checksum(entry, layer) + (event == "wrong"))
+            else:
+                manifest.failed(entry, layer)
+    expected = [checksum(0, layer) for layer in range(first, first + len(are_right))]
+    found = [value + (not right) for value, right in zip(expected, are_right, strict=True)]
+    at_once, one_by_one = manifests
+    notice = at_once.arrived_run(0, first, expected, found)
+    for layer, came in enumerate(found, first):
+        one_by_one.announce(0, layer, checksum(0, layer))
+        worth = one_by_one.arrived(0, layer, came)
+        if worth is not Notice.NEW:
+            break
+    assert notice is worth
+    at_once.check_integrity()
+    assert at_once.watermark(0) == one_by_one.watermark(0)
+    assert at_once.failed_entries == one_by_one.failed_entries
+    assert at_once.is_whole == one_by_one.is_whole
+    assert [at_once.notices(each) for each in Notice] == [one_by_one.notices(n) for n in Notice]

@@ -14,10 +14,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
-from moontide.transfer import checksum
+from moontide.transfer import checksums
 from moontide.transfer.errors import TransferError
-from moontide.transfer.types import Opcode, Priority, SegmentAddress, SliceState, TransferRequest
+from moontide.transfer.types import (
+    Opcode,
+    Priority,
+    SegmentAddress,
+    SliceState,
+    SliceStatus,
+    TransferRequest,
+)
 
 from ... import wire
 from ...errors import StoreError, StoreUnavailable
@@ -35,8 +43,8 @@ Sums = list[list[int] | None]
 FloorOf = Callable[[bytes], int]
 """The floor of a namespace (digest) that is in force here."""
 
-MAX_CHUNKS = 4
-"""Of one fill, read at once."""
+MAX_CHUNKS = 3
+"""Of one fill, read at once; the first alone, since what is asked for behind it holds it up."""
 LOOK_SECONDS = 0.1
 """While bytes are on their way: between looks whether anybody still wants them."""
 STALLED_SECONDS = 0.5
@@ -86,6 +94,7 @@ class PeerFill:
         self._priority = priority
         self._window: deque[tuple[list[Read], asyncio.Task[Sums]]] = deque()
         self._pace = link.pace
+        self._has_begun = False  # the first chunk has come
         self._moved_at = 0.0  # monotonic seconds
 
     async def run(self) -> None:
@@ -107,15 +116,9 @@ class PeerFill:
         while True:
             self._drop_released()
             self._source.keep(self._plan)
-            full = len(self._window) >= MAX_CHUNKS
-            chunk = [] if full else self._plan.next_chunk(self._pace.chunk_bytes())
-            if chunk:
-                reading = asyncio.create_task(self._read(chunk))
-                if not self._window:
-                    self._moved_at = time.monotonic()
-                self._window.append((chunk, reading))
-                self._pace.asked(time.monotonic())
-            elif self._window:
+            while chunk := self._next_chunk():
+                self._begin(chunk)
+            if self._window:
                 oldest = self._window[0][1]
                 await asyncio.wait({oldest}, timeout=LOOK_SECONDS)
                 if oldest.done():
@@ -128,6 +131,18 @@ class PeerFill:
             else:
                 await self._source.news(self._plan)
                 self._end(self._plan.take_given_up())
+
+    def _begin(self, chunk: list[Read]) -> None:
+        now = time.monotonic()
+        if not self._window:
+            self._moved_at = now
+        self._window.append((chunk, asyncio.create_task(self._read(chunk))))
+        self._pace.asked(now)
+
+    def _next_chunk(self) -> list[Read]:
+        """Empty while enough is on its way, or the source has no more yet."""
+        is_full = len(self._window) >= (MAX_CHUNKS if self._has_begun else 1)
+        return [] if is_full else self._plan.next_chunk(self._pace.chunk_bytes())
 
     def _drop_released(self) -> None:
         """What everybody here has let go of comes no further."""
@@ -159,17 +174,12 @@ class PeerFill:
         tools, num_bytes = self._tools, _num_bytes(chunk)
         await tools.flow.take(num_bytes, self._priority)
         try:
-            statuses = await tools.reads.read(
+            return await tools.reads.read(
                 [self._request(read) for read in chunk],
+                partial(self._verify, chunk),
+                tools.verifiers,
                 deadline=self._deadline,
                 priority=self._priority,
-            )
-            arrived = [status.state is SliceState.DONE for status in statuses]
-            reasons = {status.reason for status in statuses if status.reason}
-            if reasons:
-                logger.info("reads_failed peer=%s reasons=%s", self._link.record.id, reasons)
-            return await asyncio.get_running_loop().run_in_executor(
-                tools.verifiers, _checksums, chunk, arrived
             )
         except TransferError as error:
             logger.info("reads_refused peer=%s reason=%s", self._link.record.id, error)
@@ -177,12 +187,25 @@ class PeerFill:
         finally:
             tools.flow.give_back(num_bytes)
 
+    def _verify(self, chunk: Sequence[Read], statuses: Sequence[SliceStatus]) -> Sums:
+        """In a thread: it takes as long as the copies it checks."""
+        reasons = {status.reason for status in statuses if status.reason}
+        if reasons:
+            logger.info("reads_failed peer=%s reasons=%s", self._link.record.id, reasons)
+        return [
+            checksums([read.piece.memory[read.layer(extent)] for extent in read.extents])
+            if status.state is SliceState.DONE
+            else None
+            for read, status in zip(chunk, statuses, strict=True)
+        ]
+
     def _request(self, read: Read) -> TransferRequest:
         address = SegmentAddress(self._link.record.instance, read.remote.segment)
         return TransferRequest(Opcode.READ, read.local, address, read.offset)
 
     def _settle_oldest(self) -> None:
         chunk, reading = self._window.popleft()
+        self._has_begun = True
         sums = _result(reading) or [None] * len(chunk)
         came = [read for read, found in zip(chunk, sums, strict=True) if found is not None]
         self._pace.came(_num_bytes(came), time.monotonic())
@@ -217,7 +240,7 @@ def _places(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
 
 
 def _num_bytes(chunk: Sequence[Read]) -> int:
-    return sum(read.local.nbytes for read in chunk)
+    return sum(read.num_bytes for read in chunk)
 
 
 def _result(reading: asyncio.Task[Sums]) -> Sums | None:
@@ -227,13 +250,3 @@ def _result(reading: asyncio.Task[Sums]) -> Sums | None:
         logger.error("read_failed", exc_info=reading.exception())
         return None
     return reading.result()
-
-
-def _checksums(chunk: Sequence[Read], arrived: Sequence[bool]) -> Sums:
-    """In a thread: it takes as long as the copies it checks."""
-    return [
-        [checksum(read.piece.memory[read.layer(extent)]) for extent in read.extents]
-        if here
-        else None
-        for read, here in zip(chunk, arrived, strict=True)
-    ]

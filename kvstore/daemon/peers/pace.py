@@ -7,7 +7,7 @@ CHUNK_SECONDS = 0.05
 little is on its way when nobody wants it any more; where they come fast, slices are large."""
 FIRST_BYTES = 256 << 10
 """While the pace is unknown."""
-MOST_BYTES = 8 << 20
+MOST_BYTES = 16 << 20
 MEMORY_SECONDS = 1.0
 """When bytes were on their way for that long, what was seen before counts half."""
 

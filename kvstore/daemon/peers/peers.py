@@ -180,7 +180,6 @@ class Peers:
         await self._tasks.close()
         await self._roster.close()
         await self._session.close()
-        self._reads.close()
         self._verifiers.shutdown()
         await asyncio.gather(
             asyncio.to_thread(self._engine.close), asyncio.to_thread(self._server.close)

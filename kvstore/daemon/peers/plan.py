@@ -79,6 +79,10 @@ class Read(NamedTuple):
         return slice(start, start + self.piece.extent_bytes)
 
     @property
+    def num_bytes(self) -> int:
+        return (len(self.extents) - 1) * self.piece.stride + self.piece.extent_bytes
+
+    @property
     def offset(self) -> int:
         """In the source's segment."""
         return self.remote.offset + self.extents[0] * self.piece.stride
@@ -170,12 +174,11 @@ class FillPlan:
     def _arrived(self, read: Read, found: Sequence[int]) -> bool:
         """Whether all of it is what the producer summed. What it did not sum is what came, from
         here on."""
-        index = read.piece.index
-        for extent, checksum in zip(read.extents, found, strict=True):
-            self._manifest.announce(index, extent, read.remote.checksums[extent] or checksum)
-            if self._manifest.arrived(index, extent, checksum) is not Notice.NEW:
-                return False
-        return True
+        first, stop = read.extents.start, read.extents.stop
+        summed = read.remote.checksums[first:stop]
+        announced = [known or came for known, came in zip(summed, found, strict=True)]
+        notice = self._manifest.arrived_run(read.piece.index, first, announced, found)
+        return notice is Notice.NEW
 
     def give_up(self, pieces: Sequence[Piece]) -> None:
         """These get no more reads. Those that nothing touches end with `take_given_up`, the others

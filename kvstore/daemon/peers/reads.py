@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
 
 from moontide.transfer import Transport
-from moontide.transfer.types import BatchId, Priority, SliceStatus, TransferRequest
+from moontide.transfer.types import Priority, SliceStatus, TransferRequest
+
+ResultT = TypeVar("ResultT")
 
 
 class PoolReads:
-    """Gives the loop the ends of one transport's batches. The transport stays its owner's, who
-    closes it after this."""
+    """Over a transport that stays its owner's, who closes it after the last read has ended."""
 
     def __init__(self, transport: Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._waiting: dict[BatchId, asyncio.Future[None]] = {}
-        loop.add_reader(transport.fileno(), self._take_finished)
 
     async def read(
         self,
         requests: Sequence[TransferRequest],
+        examine: Callable[[Sequence[SliceStatus]], ResultT],
+        examiners: Executor,
         *,
         deadline: float,
         priority: Priority = Priority.NORMAL,
-    ) -> tuple[SliceStatus, ...]:
-        """One status a request, when none of their memory is touched any more: also a cancelled
-        caller is only let go then. Raises what `Transport.submit` raises."""
-        batch = self._transport.submit(requests, deadline=deadline, priority=priority)
-        ended = self._waiting[batch] = self._loop.create_future()
+    ) -> ResultT:
+        """What `examine` makes of the statuses, one a request, in a thread of `examiners`: begun
+        where the reads ended, so that the loop is woken once. None of their memory is touched any
+        more then: also a cancelled caller is only let go then. Raises what `Transport.submit` and
+        `examine` raise."""
+        ended: asyncio.Future[ResultT] = self._loop.create_future()
+
+        def look(statuses: Sequence[SliceStatus]) -> None:
+            try:
+                result = examine(statuses)
+            except Exception as error:  # noqa: BLE001 - thread boundary: raised by `read`
+                self._loop.call_soon_threadsafe(ended.set_exception, error)
+            else:
+                self._loop.call_soon_threadsafe(ended.set_result, result)
+
+        def then(statuses: Sequence[SliceStatus]) -> None:
+            examiners.submit(look, statuses)
+
+        batch = self._transport.submit(requests, deadline=deadline, then=then, priority=priority)
         cancelled: asyncio.CancelledError | None = None
         while not ended.done():
             try:
@@ -37,18 +54,6 @@ class PoolReads:
             except asyncio.CancelledError as error:
                 cancelled = error
                 self._transport.cancel(batch)
-        statuses = self._transport.poll(batch)
-        self._transport.forget(batch)
         if cancelled is not None:
             raise cancelled
-        return statuses
-
-    def close(self) -> None:
-        """After the last read has ended."""
-        self._loop.remove_reader(self._transport.fileno())
-
-    def _take_finished(self) -> None:
-        for batch in self._transport.finished():
-            ended = self._waiting.pop(batch, None)
-            if ended is not None:
-                ended.set_result(None)
+        return ended.result()

@@ -19,6 +19,7 @@ from moontide.transfer.types import (
     Opcode,
     SegmentAddress,
     SliceState,
+    SliceStatus,
     TransferRequest,
     boot_id,
 )
@@ -118,34 +119,33 @@ class Receiver:
         self._number = self._store.open_namespace(self._namespace)
         self._keys = [BlockKey(number.to_bytes(16)) for number in range(1, shape.blocks + 1)]
         self._verifiers = ThreadPoolExecutor(VERIFY_THREADS, thread_name_prefix="verify")
-        self._reads: dict[str, PoolReads] = {}
+        self._transports: dict[str, Transport] = {}
         record = StoreRecord(id="peer", instance=instance, admin_url="", data_address="", socket="")
         self._link = PeerLink(record, LinkIdentity("bench", b""))
         self._counters = FillCounters()
 
     def enter(self, via: str, transport: Transport) -> None:
-        self._reads[via] = PoolReads(transport, self._runner.get_loop())
+        self._transports[via] = transport
 
     def streamed(self, via: str) -> Streamed:
-        return self._runner.run(self._streamed(self._reads[via]))
+        return self._runner.run(self._streamed(self._transports[via]))
 
     def unstreamed(self, via: str) -> Unstreamed:
-        return self._runner.run(self._unstreamed(self._reads[via]))
+        return self._runner.run(self._unstreamed(self._transports[via]))
 
     def close(self) -> None:
-        for reads in self._reads.values():
-            reads.close()
         self._runner.close()
         self._verifiers.shutdown()
         self._store.close()
 
-    async def _streamed(self, reads: PoolReads) -> Streamed:
+    async def _streamed(self, transport: Transport) -> Streamed:
         pieces = self._pieces()
         firsts: list[float] = []
         for piece in pieces:
             self._store.watch_extent(
                 piece.slot, piece.generation, 0, lambda _: firsts.append(time.perf_counter())
             )
+        reads = PoolReads(transport, asyncio.get_running_loop())
         flow = FlowLimit(IN_FLIGHT_BYTES)
         tools = FillTools(
             self._store, reads, flow, self._verifiers, self._counters, lambda digest: 0
@@ -158,19 +158,25 @@ class Receiver:
         self._empty()
         return Streamed(max(firsts) - start, whole)
 
-    async def _unstreamed(self, reads: PoolReads) -> Unstreamed:
+    async def _unstreamed(self, transport: Transport) -> Unstreamed:
         pieces = self._pieces()
         address = SegmentAddress(self._link.record.instance, Remote.SERVED)
         requests = [
             TransferRequest(Opcode.READ, piece.memory, address, index * self._shape.block_bytes)
             for index, piece in enumerate(pieces)
         ]
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Sequence[SliceStatus]] = loop.create_future()
+
+        def then(statuses: Sequence[SliceStatus]) -> None:
+            loop.call_soon_threadsafe(ended.set_result, statuses)
+
         start = time.perf_counter()
-        statuses = await reads.read(requests, deadline=time.monotonic() + CALL_SECONDS)
+        transport.submit(requests, deadline=time.monotonic() + CALL_SECONDS, then=then)
+        statuses = await ended
         bytes_there = time.perf_counter() - start
         if any(status.state is not SliceState.DONE for status in statuses):
             raise Failed(f"slices ended as {sorted({status.reason for status in statuses})}")
-        loop = asyncio.get_running_loop()
         sums = await asyncio.gather(
             *(loop.run_in_executor(self._verifiers, self._sums, each.memory) for each in pieces)
         )
