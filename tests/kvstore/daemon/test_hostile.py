@@ -134,6 +134,8 @@ def _random_value(rng: random.Random, kind: Any) -> Any:
         return [("full", rng.choice([0, 1, 2]), 1, 8, "float32", None, None)]
     if text.startswith("list[bytes]"):
         return [_random_bytes(rng) for _ in range(rng.choice([0, 1, 3]))]
+    if text.startswith("list[str]"):
+        return [_random_text(rng) for _ in range(rng.choice([0, 1, 3]))]
     if text.startswith("list[int]"):
         return [_random_int(rng) for _ in range(rng.choice([0, 1, 3]))]
     if kind is bool:
@@ -143,7 +145,7 @@ def _random_value(rng: random.Random, kind: Any) -> Any:
     if kind is float or text == "float | None":
         return rng.choice([0.0, 0.001, 0.05, -1.0, 1e300, float("nan"), float("inf")])
     if kind is str:
-        return rng.choice(["", "w", "node/1/00", "\x00", "é" * 100])
+        return _random_text(rng)
     if text == "bytes | None":
         return rng.choice([None, b"", bytes(32)])
     assert kind is bytes, kind
@@ -152,6 +154,10 @@ def _random_value(rng: random.Random, kind: Any) -> Any:
 
 def _random_int(rng: random.Random) -> int:
     return rng.choice([0, 0, 1, 1, 2, 3, 100, -1, 1 << 31, 1 << 40, (1 << 64) - 1])
+
+
+def _random_text(rng: random.Random) -> str:
+    return rng.choice(["", "w", "node/1/00", "\x00", "é" * 100])
 
 
 def _random_bytes(rng: random.Random) -> bytes:
