@@ -126,6 +126,7 @@ class StoreDaemon:
                     hand_offs=self._peers.hand_offs,
                     changes=self._peers.changes,
                     clear=partial(clear_everywhere, self._floors, self._peers),
+                    is_member=lambda: keeper.is_held,
                 )
             server = self._make_data_server()
             stack.callback(server.close)

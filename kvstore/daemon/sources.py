@@ -142,6 +142,8 @@ class Sources:
     hand_offs: HandOffSource | None = None
     changes: EntryChanges | None = None
     clear: ClearEverywhere | None = None
+    is_member: Callable[[], bool] = lambda: True
+    """False while this node's lease may have ended: others change string entries without it."""
 
     def blocks(self) -> list[BlockSource]:
         return [source for source in (self.disk_blocks, self.peer_blocks) if source]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from operator import not_
+from typing import cast
 
 from ... import wire
 from ...errors import InvalidRequest, StoreError, StoreTimeout
@@ -27,6 +28,8 @@ MAX_READ_BYTES = 16 << 20
 LEAST_NOTED_LATER = 8
 """Entries. Where both processes share a core, to go on after a reply costs two changes of them."""
 _HERE = b"\1"
+_NOTHING = EntryId(b"s")
+"""No string key is empty."""
 
 
 def lookup(peer: Peer, message: wire.Lookup) -> Answer:
@@ -36,6 +39,7 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
     if 1 < message.replicas <= wire.MAX_REPLICAS and peer.sources.changes is not None:
         strings = [entry for entry in entries if not is_block(entry)]
         peer.sources.changes.want(strings, message.replicas)
+    entries = _current(peer, entries)
 
     def look(beyond: int) -> wire.LookupReply:
         now = peer.clock()
@@ -50,7 +54,7 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
 
 def locate(peer: Peer, message: wire.Locate) -> Answer:
     """What the eviction policy has to hear of many waits until the reply has left."""
-    entries = checks.entry_ids(message.entries)
+    entries = _current(peer, checks.entry_ids(message.entries))
 
     def look(beyond: int) -> wire.LocateReply | Outgoing:
         now = peer.clock()
@@ -68,7 +72,7 @@ def locate(peer: Peer, message: wire.Locate) -> Answer:
 
 def get(peer: Peer, message: wire.Get) -> Answer:
     """Values leave straight from the pool, pinned by a view of this connection until then."""
-    entries = checks.entry_ids(message.entries)
+    entries = _current(peer, checks.entry_ids(message.entries))
     return _once_here(peer, entries, lambda _: _send(peer, entries), peer.sources.entries())
 
 
@@ -147,16 +151,17 @@ def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply | Deferred:
     """What another store holds by its events is asked of it: they lag behind."""
     checks.num_entries(message.entries)
     floors.check_strings(peer, message.floor)
-    absent = peer.store.absent(message.entries, peer.clock())
+    entries = _current(peer, message.entries)
+    absent = peer.store.absent(entries, peer.clock())
     if not absent:
-        return wire.ExistsReply(_HERE * len(message.entries))
-    unknown = checks.entry_ids(absent)  # what is here is an entry id for sure
+        return wire.ExistsReply(_HERE * len(entries))
+    unknown = checks.entry_ids([entry for entry in absent if entry != _NOTHING])  # the rest is here
     for source in peer.sources.local_entries():
         unknown = list(compress(unknown, map(not_, source.holds(unknown))))
 
     def all_but(found: Collection[EntryId]) -> wire.ExistsReply:
-        nowhere = set(unknown).difference(found)
-        return wire.ExistsReply(bytes([entry not in nowhere for entry in message.entries]))
+        nowhere = {_NOTHING, *unknown}.difference(found)
+        return wire.ExistsReply(bytes([entry not in nowhere for entry in entries]))
 
     peers = None if message.local_only else peer.sources.peer_entries
     held = list(compress(unknown, peers.holds(unknown))) if peers is not None else []
@@ -168,6 +173,14 @@ def exists(peer: Peer, message: wire.Exists) -> wire.ExistsReply | Deferred:
         return lambda: None  # it ends soon, whoever still waits for it
 
     return Deferred(SOURCE_SECONDS + GRACE_SECONDS, start, all_but(()))
+
+
+def _current(peer: Peer, entries: list[bytes] | list[EntryId]) -> list[EntryId]:
+    """What may be read of them. While this node's lease may have ended, no string entry: others may
+    have changed them without us."""
+    if peer.sources.is_member():
+        return cast("list[EntryId]", entries)
+    return [EntryId(entry) if is_block(entry) else _NOTHING for entry in entries]
 
 
 # -- bringing ---------------------------------------------------------------------

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from moontide.kvstore import PutStatus, StoreClient, StoreError
+from moontide.kvstore import PutStatus, StoreClient, StoreError, wire
+from moontide.kvstore.keys import string_entry_id
 
 from ....store_process import StartStore, StoreProcess, start_nodes
 from ....waiting import wait_until
 from ...client.helpers import NAMESPACE, TOKENS, client_of, write_prompt
+from ..raw_client import local_client
 from ..warm import wait_flushed
 
 NVME = ("--nvme", "256MiB")
@@ -76,6 +78,25 @@ def test_a_stopped_node_that_goes_on_forgets_what_was_changed_without_it(
             _change(client)
         with client_of(away) as other:
             wait_until(lambda: other.get_many(KEYS) == [None, b"new", b"old"])
+        assert client.get_many(KEYS) == [None, b"new", b"old"]
+
+
+def test_r58_a_node_whose_lease_may_have_ended_hands_out_no_string(
+    nodes: list[StoreProcess],
+) -> None:
+    """What was asked of it while it stood still is answered before it can do anything else."""
+    stays, away = nodes
+    asked = [string_entry_id(key) for key in KEYS]
+    with client_of(stays) as client, local_client(away.socket) as raw:
+        with away.stopped():
+            _change(client)
+            for question in (wire.Get(asked), wire.Exists(asked), wire.Lookup(asked)):
+                raw.send(question)
+        got, exist, found = (raw.receive().message for _ in range(3))
+        assert got == wire.GetReply([-1] * len(KEYS), [0] * len(KEYS))
+        assert exist == wire.ExistsReply(bytes(len(KEYS)))
+        assert isinstance(found, wire.LookupReply)
+        assert found.found == [None] * len(KEYS)
         assert client.get_many(KEYS) == [None, b"new", b"old"]
 
 
