@@ -9,18 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from ..batches import Batch, Then
+from ..batches import Batch
 from ..errors import TransferError
 from ..transport import BatchTransport
-from ..types import (
-    BatchId,
-    Opcode,
-    Priority,
-    SegmentAddress,
-    SliceState,
-    SliceStatus,
-    TransferRequest,
-)
+from ..types import Opcode, SegmentAddress, SliceState, SliceStatus, TransferRequest
 from .dispatcher import Dispatcher, Settlement, Todo
 from .latency import NO_TRANSPORT, Latencies, Latency
 from .parcels import Terms, parcels_of
@@ -43,8 +35,7 @@ class TransferEngine(BatchTransport):
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        """`home`: where local memory lies, unless a batch says otherwise; `rng` spreads the probes
-        of broken paths."""
+        """`home`: where local memory lies; `rng` spreads the probes of broken paths."""
         self._limits = limits or EngineLimits()
         super().__init__("transfer-engine", self._limits.in_flight)
         self._rails = {rail.name: rail for rail in rails}
@@ -82,23 +73,19 @@ class TransferEngine(BatchTransport):
 
     # -- batches ----------------------------------------------------------------------
 
-    def submit(
-        self,
-        requests: Sequence[TransferRequest],
-        *,
-        deadline: float,
-        then: Then | None = None,
-        priority: Priority = Priority.NORMAL,
-        location: Location | None = None,
-    ) -> BatchId:
-        """As any transport. `location`: where all of the local memory lies."""
-        batch = self._open(requests, deadline, then, priority)
-        self._enqueue(batch, self._home if location is None else location)
-        self._deadlines.arm(deadline)
-        return batch.id
-
     def _start(self, batch: Batch) -> None:
-        self._enqueue(batch, self._home)
+        terms = Terms(self._home, self._clock())
+        parcels = list(parcels_of(self._batches, batch, terms, self._limits))
+        # Whoever ends the batch after this look finds its parcels in the dispatcher.
+        self._do(
+            self._decide(
+                lambda now: (
+                    self._dispatcher.put(parcels, now)
+                    if batch.ending is None
+                    else self._dispatcher.refuse(parcels, batch.ending)
+                )
+            )
+        )
 
     def _stop(self, batch: Batch, ending: SliceStatus) -> None:
         self._do(self._decide(lambda now: self._dispatcher.withdraw(batch, ending, now)))
@@ -111,20 +98,6 @@ class TransferEngine(BatchTransport):
         following = super()._end_due(now)
         self._do(self._decide(self._dispatcher.due))
         return following
-
-    def _enqueue(self, batch: Batch, location: Location) -> None:
-        terms = Terms(location, self._clock())
-        parcels = list(parcels_of(self._batches, batch, terms, self._limits))
-        # Whoever ends the batch after this look finds its parcels in the dispatcher.
-        self._do(
-            self._decide(
-                lambda now: (
-                    self._dispatcher.put(parcels, now)
-                    if batch.ending is None
-                    else self._dispatcher.refuse(parcels, batch.ending)
-                )
-            )
-        )
 
     # -- doing what was decided -------------------------------------------------------
 
