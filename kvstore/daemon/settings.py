@@ -36,6 +36,9 @@ LEAST_REGIONS = 8
 """A tier of fewer holds too little while one of them makes room."""
 DEFAULT_LISTEN = HostPort("127.0.0.1", 7420)
 DEFAULT_ADMIN = HostPort("127.0.0.1", 7421)
+PEERS_NEED = (
+    "peers need tcp in --transports, and --cluster file:DIRECTORY or etcd://HOST:PORT[,HOST:PORT]"
+)
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
@@ -251,18 +254,18 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         if self.transfer_listen is not None and not self.has_peers:
             raise InvalidRequest(
                 f"transfer_listen is {self.transfer_listen}, without effect as transports is "
-                f"{','.join(self.transports)} and cluster {self.cluster}: peers need tcp and "
-                "file:DIRECTORY; else drop --transfer-listen"
+                f"{','.join(self.transports)} and cluster {self.cluster}: {PEERS_NEED}; else drop "
+                "--transfer-listen"
             )
         if self.rails and not self.has_peers:
             raise InvalidRequest(
-                f"rails is {','.join(self.rails)}, without effect without peers: they need tcp in "
-                "--transports and --cluster file:DIRECTORY; else drop --rails"
+                f"rails is {','.join(self.rails)}, without effect without peers: {PEERS_NEED}; "
+                "else drop --rails"
             )
         if self.remote_copies == "drop" and not self.has_peers:
             raise InvalidRequest(
-                "remote_copies is drop, without effect without peers: they need tcp in "
-                "--transports and --cluster file:DIRECTORY; else leave --remote-copies out"
+                f"remote_copies is drop, without effect without peers: {PEERS_NEED}; else leave "
+                "--remote-copies out"
             )
         self._check_tls()
         if self.cluster != "memory":

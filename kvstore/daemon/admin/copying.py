@@ -11,6 +11,7 @@ from ...keys import EntryId
 from ...service import AnyRoute, Call, Route
 from ...store import EntryInfo
 from ..peers import Confirmed, Copied, Item, Peers, keep_here
+from ..settings import PEERS_NEED
 from ..tiers import Tiering
 from .bodies import CopyAnswer, CopyRequest
 from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace
@@ -22,10 +23,6 @@ MAX_COPIED = 1 << 16
 BEYOND = (
     f"one request takes {MAX_COPIED} entries: repeat a move or a drain; narrow a copy by "
     "namespace, key or prefix"
-)
-NO_PEERS = (
-    "this store has no peers to copy to: give it --cluster file:DIRECTORY or etcd://HOST:PORT, and "
-    "tcp in --transports"
 )
 
 
@@ -110,7 +107,7 @@ class CopyRoutes:
 
     def _needed_peers(self) -> Peers:
         if self._peers is None:
-            raise InvalidRequest(NO_PEERS)
+            raise InvalidRequest(f"this store has no peers to copy to: {PEERS_NEED}")
         return self._peers
 
     def _end_here(self, items: Sequence[Item]) -> int:

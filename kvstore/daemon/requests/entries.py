@@ -14,6 +14,7 @@ from ...types import IfExists, PutResult, ReserveStatus
 from ..answers import Deferred, Incoming, Outgoing, mapped
 from ..buffers import PayloadSink, Piece
 from ..peer import Peer
+from ..settings import PEERS_NEED
 from . import checks
 from .changing import once_agreed, once_spread
 from .durable import once_dropped
@@ -188,9 +189,7 @@ def check_replicas(peer: Peer, replicas: int) -> None:
     if peer.sources.changes is not None:
         peer.sources.changes.check_replicas(replicas)
     elif replicas > 1:
-        raise InvalidRequest(
-            f"replicas is {replicas}; this store has no peers: give it --cluster file:DIRECTORY"
-        )
+        raise InvalidRequest(f"replicas is {replicas}; this store has no peers: {PEERS_NEED}")
 
 
 def that_must_stay(peer: Peer, if_exists: IfExists, entries: Sequence[bytes]) -> AbstractSet[bytes]:

@@ -8,6 +8,7 @@ from ... import wire
 from ...errors import InvalidRequest, StoreError, StoreTimeout, StoreUnavailable
 from ..answers import Deferred, Respond
 from ..peer import Peer
+from ..settings import PEERS_NEED
 from ..sources import HandOff
 from . import checks
 
@@ -47,10 +48,7 @@ def fetch(peer: Peer, message: wire.FetchBlocks) -> wire.BlocksReply | Deferred:
             wire.Failure(late.code, str(late)),
         )
     if peer.sources.hand_offs is None:
-        raise StoreUnavailable(
-            "this store has no peers to fetch from: give it --cluster file:DIRECTORY and tcp in "
-            "--transports"
-        )
+        raise StoreUnavailable(f"this store has no peers to fetch from: {PEERS_NEED}")
     return wire.BlocksReply(*peer.sources.hand_offs.fetch(request))
 
 

@@ -29,8 +29,12 @@ from moontide.kvstore.service import HostPort, Size
         ({"nvme": Size(64 << 20), "nvme_writes": "late"}, r"nvme 64MiB below dram 1GiB.*raise"),
         ({"transports": ("shm", "rdma")}, r"rdma"),
         ({"transports": ("shm",), "listen": HostPort("::1", 1)}, r"listen is \[::1\]:1"),
-        ({"transfer_listen": HostPort("::1", 1)}, r"transfer_listen is \[::1\]:1.*cluster memory"),
-        ({"remote_copies": "drop"}, r"remote_copies is drop, without effect"),
+        (
+            {"transfer_listen": HostPort("::1", 1)},
+            r"transfer_listen is \[::1\]:1.*cluster memory.*file:DIRECTORY or etcd://HOST:PORT",
+        ),
+        ({"rails": ("eth0",)}, r"rails is eth0, without effect.*etcd://HOST:PORT.*else drop"),
+        ({"remote_copies": "drop"}, r"remote_copies is drop, without effect.*etcd://HOST:PORT"),
         ({"cluster": "file:/c", "listen": HostPort("0.0.0.0", 7420)}, r"listen is 0.0.0.0:7420"),
         (
             {"cluster": "file:/c", "transfer_listen": HostPort("::", 1)},
