@@ -121,7 +121,8 @@ def test_stalled_peers_are_dropped(stack: ExitStack, how: str) -> None:
 
 
 def test_an_idle_peer_is_dropped_without_ado(stack: ExitStack) -> None:
-    server = stack.enter_context(serving(registry(), ServerLimits(idle_seconds=0.05)))
+    limits = ServerLimits(stall_seconds=0.3, idle_seconds=0.05)
+    server = stack.enter_context(serving(registry(), limits))
     sock = stack.enter_context(connect(server.address))
     assert sock.recv(1) == b""
     assert server.report().broken == 0
@@ -129,7 +130,8 @@ def test_an_idle_peer_is_dropped_without_ado(stack: ExitStack) -> None:
 
 def test_r69_a_server_that_closes_idle_connections_is_read_on_new_ones(stack: ExitStack) -> None:
     """However soon after the end the next read comes."""
-    server = stack.enter_context(serving(registry(), ServerLimits(idle_seconds=0.3)))
+    limits = ServerLimits(stall_seconds=0.3, idle_seconds=0.3)  # a quarter of a stall, then idle
+    server = stack.enter_context(serving(registry(), limits))
     here = client(stack, server.address)
     for accepted in range(1, 4):
         check_reads(here)
