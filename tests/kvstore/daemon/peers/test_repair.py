@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from moontide.kvstore.daemon.peers.changes import home_of
@@ -50,7 +51,7 @@ def test_replicas_of_a_lost_node_are_made_at_another(
     store_daemon: StartStore, tmp_path: Path
 ) -> None:
     """Also when the one that is lost is the one that they were put at; and again, by whoever has
-    them then."""
+    them then, when one leaves."""
     nodes = start_nodes(store_daemon, tmp_path, 3, "--dram", "32MiB", "--segment", "4MiB")
     keys = [f"key {number}" for number in range(20)]
     with client_of(nodes[0]) as client:
@@ -69,6 +70,7 @@ def test_replicas_of_a_lost_node_are_made_at_another(
         wait_until(lambda: repaired() == len(keys))  # counted once it was looked at again
         assert client.get_many(keys) == [key.encode() * 100 for key in keys]
     nodes[0].start()
-    nodes[1].kill()  # the third saw to none of those that it has from here
+    nodes[1].signal(signal.SIGTERM)  # the third saw to none of those that it has from here
+    assert nodes[1].wait() == 0
     left = (nodes[0], nodes[2])
     wait_until(lambda: all(lies_at(node, key) for node in left for key in keys), seconds=30.0)
