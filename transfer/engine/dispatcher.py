@@ -166,7 +166,7 @@ class Dispatcher:
         peer = self._peers.get(path.instance)
         if not _is_answer(status):
             path.breaker.probe_failed(now)
-        elif peer is not None and path in peer.paths:
+        elif peer is not None:
             self._answered(path)
             _advance(peer, todo, now)
         return todo

@@ -172,6 +172,16 @@ def test_the_urgent_overtake_what_waits_but_not_what_is_under_way(bench_of: Make
     assert bench.started[-1].parcel.batch is urgent
 
 
+def test_what_would_fit_waits_behind_what_came_before_it(bench_of: MakeBench) -> None:
+    bench = bench_of(LEFT)
+    for size in (4 * MIB, 3 * MIB):
+        bench.put(size)
+    waiting = [bench.put(4 * MIB), bench.put(100)]
+    assert len(bench.started) == 2
+    bench.end(bench.started[0], DONE)
+    assert [attempt.parcel.batch for attempt in bench.started[1:]] == waiting
+
+
 def test_large_slices_are_striped_over_rails_of_equal_rank_only(bench_of: MakeBench) -> None:
     bench = bench_of(LEFT, RIGHT, SLOW)
     bench.put(64 * MIB)
@@ -331,11 +341,12 @@ def test_a_hasty_asker_says_nothing_about_a_peer(bench_of: MakeBench) -> None:
 def test_a_peer_that_answers_others_is_not_silent(bench_of: MakeBench) -> None:
     bench = bench_of(LEFT)
     for _ in range(10):
-        bench.put(4 * MIB)
-        bench.put(100)
+        for size in (MIB, MIB, 100):
+            bench.put(size)
         bench.now += 1
-        bench.end(bench.started[1], DONE)
-        bench.end(bench.started[0], LATE)
+        bench.end(bench.started[2], DONE)
+        for _ in range(LIMITS.breaker.failures):
+            bench.end(bench.started[0], LATE)
     assert bench.dispatcher.is_reachable("peer")
 
 
@@ -372,7 +383,7 @@ def test_a_dropped_peer_is_tried_no_more_and_its_successor_begins_anew(bench_of:
     assert len(bench.started) == 4
     bench.take(bench.dispatcher.drop_peer("peer"))
     assert {status.code for status in bench.statuses()} == {"no_route"}
-    bench.take(bench.dispatcher.add_peer("peer", [LEFT]))
+    bench.take(bench.dispatcher.add_peer("peer", [LEFT, RIGHT]))
     old = list(bench.started)
     for attempt in old:
         bench.end(attempt, LOST)
