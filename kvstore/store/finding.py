@@ -53,6 +53,11 @@ class StoreFinding(StoreParts):
         self._count(hits, len(slots) - len(hits))
         return self._contents.locate_all(slots), ticket
 
+    def peek(self, entries: Sequence[EntryId], now: float) -> list[Located | None]:
+        """As `lookup` without a pin, which is no use of them: nothing is counted, nor warmer."""
+        self._entries.expire_among(entries, now)
+        return self._contents.locate_all(self._slots_of(entries))
+
     def locate(self, entries: Sequence[EntryId], now: float) -> tuple[list[int], list[int]]:
         """Slots (NO_SLOT: a miss) and generations, for who reads the slot table. Hand both to
         `note_lookup` once there is time for it."""

@@ -23,7 +23,7 @@ from ... import wire
 from ...errors import InvalidRequest, StoreError, StoreTimeout, StoreUnavailable
 from ...index import PrefixIndex
 from ...keys import EntryId, Namespace, kv_entry_id
-from ...store import FILL_OWNER, Store
+from ...store import Store
 from ...types import Located
 from .block_source import RemoteCopies
 from .entry_source import STRINGS
@@ -227,7 +227,7 @@ class PeerCopies:
         look = wire.Lookup([*lot.entries], PIN_SECONDS, local_only=True, floor=floor)
         reply = await link.ask(look, wire.LookupReply, timeout_s=ASK_SECONDS)
         pins.add(reply.ticket)
-        here, _ = self._store.lookup(FILL_OWNER, lot.entries, None, time.monotonic())
+        here = self._store.peek(lot.entries, time.monotonic())
         there = {
             entry
             for entry, mine, theirs in zip(lot.entries, here, reply.found, strict=False)

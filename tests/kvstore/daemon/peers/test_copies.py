@@ -83,6 +83,25 @@ def test_a_copy_is_at_both_and_a_move_only_there(
     wait_until(lambda: here.get(moved) == value)  # from there
 
 
+def test_what_a_copy_looks_at_is_no_use_of_it(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    """The other store's look-up is one, and it asks for what it lacks: the second time nothing."""
+    here, _ = clients
+    keys = [next(KEYS) for _ in range(20)]
+    here.put_many([(key, b"value") for key in keys])
+    first = _ask(nodes[0], "copy", key_prefix="s:")
+    uses = _uses(here)
+    second = _ask(nodes[0], "copy", key_prefix="s:")
+    assert first["nodes"] == second["nodes"] == {"node-b": len(keys)}
+    assert _uses(here) == uses
+
+
+def _uses(client: StoreClient) -> list[int]:
+    dram = client.stats()["tiers"]["dram"]
+    return [dram[name] for name in ("hits", "misses", "bytes_out")]
+
+
 def test_blocks_move_with_their_chain(
     nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
 ) -> None:
