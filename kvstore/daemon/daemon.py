@@ -28,6 +28,7 @@ from ..service import (
     build_app,
     wait_for_stop,
 )
+from ..slots import BEAT_SECONDS
 from ..store import Store
 from ..tls import open_tls
 from ..types import Tier
@@ -76,6 +77,7 @@ class StoreDaemon:
         self._counters = Counters()
         self._sources = Sources()
         self._tiering: Tiering | None = None
+        self._keeper: Keeper | None = None
         self._stop_by = 0.0  # monotonic
         self._transfer = ""  # HOST:PORT where peers read the pool
         with contextlib.ExitStack() as stack:
@@ -126,13 +128,13 @@ class StoreDaemon:
                     hand_offs=self._peers.hand_offs,
                     changes=self._peers.changes,
                     clear=partial(clear_everywhere, self._floors, self._peers),
-                    is_member=lambda: keeper.is_held,
+                    is_member=self._is_member,
                 )
             server = self._make_data_server()
             stack.callback(server.close)
             admin = await self._start_admin()
             stack.push_async_callback(admin.close)
-            keeper = Keeper(
+            self._keeper = keeper = Keeper(
                 self._membership,
                 self._record(admin),
                 on_lapse=self._lapsed,
@@ -149,6 +151,10 @@ class StoreDaemon:
             self._ready = False
             self._stop_by = time.monotonic() + STOP_SECONDS
             logger.info("stopping signal=%s", signal.name)
+
+    def _is_member(self) -> bool:
+        """For as long as clients believe a heartbeat: they read without asking."""
+        return self._keeper is not None and self._keeper.is_held_for(BEAT_SECONDS)
 
     def _lapsed(self) -> None:
         """Our lease may have ended: others change string entries without us."""
@@ -253,6 +259,7 @@ class StoreDaemon:
             stall_seconds=settings.stall_seconds,
             poll_seconds=settings.poll_seconds,
             tiering=self._tiering,
+            is_member=self._sources.is_member,
             tls=self._tls,
         )
         return self._server

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import time
+from collections.abc import Callable
 
 from moontide.transfer import NEEDS_TLS, StrangerLimits, Strangers, TlsEndpoint
 
@@ -52,6 +53,7 @@ class DataServer:
         stall_seconds: float,
         poll_seconds: float,
         tiering: Tiering | None,
+        is_member: Callable[[], bool],
         tls: TlsEndpoint | None = None,
     ) -> None:
         self._store = store
@@ -63,6 +65,7 @@ class DataServer:
         self._max_clients = max_clients
         self._stall_seconds = stall_seconds
         self._tiering = tiering
+        self._is_member = is_member
         self._tls = tls
         self._sessions: dict[Session, None] = {}  # in the order they came
         self._strangers: Strangers[Session] = Strangers(StrangerLimits.within(max_clients))
@@ -170,7 +173,9 @@ class DataServer:
         self._counters.refused["accept"] += 1
 
     def _tick(self) -> None:
-        self._store.beat(time.monotonic())
+        now = time.monotonic()
+        if self._is_member():  # else who knows where a string lies has to ask, and misses
+            self._store.beat(now)
         self._store.count_suspended(_suspended_seconds())
         more = self._store.expire(time.monotonic())
         if self._tiering is not None:

@@ -46,7 +46,11 @@ class Keeper:
     @property
     def is_held(self) -> bool:
         """Whether the lease surely lives: false before it can have ended, by our own clock."""
-        return self._clock() < self._held_until
+        return self.is_held_for(0.0)
+
+    def is_held_for(self, seconds: float) -> bool:
+        """Whether it surely lives for so long from now on."""
+        return self._clock() + seconds < self._held_until
 
     async def start(self) -> None:
         """Register. Raises Conflict when the name is taken, StoreError when it cannot be done."""

@@ -3,8 +3,10 @@ whoever starts first, and whether anybody is left to ask."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,33 @@ def test_r58_a_node_whose_lease_may_have_ended_hands_out_no_string(
         assert isinstance(found, wire.LookupReply)
         assert found.found == [None] * len(KEYS)
         assert client.get_many(KEYS) == [None, b"new", b"old"]
+
+
+def test_r58_who_knows_where_a_string_lies_asks_while_the_lease_may_have_ended(
+    nodes: list[StoreProcess], tmp_path: Path
+) -> None:
+    """A client that shares memory reads without asking as long as there is a heartbeat."""
+    with client_of(nodes[0]) as client:
+        assert client.get_many(KEYS) == [b"old"] * len(KEYS)
+        with _locked(tmp_path / "cluster" / "lock"):
+            wait_until(lambda: client.get_many(KEYS) == [None] * len(KEYS), 15.0)
+            assert [client.get(key) for key in KEYS] == [None] * len(KEYS)
+            assert client.view(KEYS[0]) is None
+
+        def is_back() -> bool:
+            return _is_done(lambda: client.put("new", b"new")) and client.get("new") == b"new"
+
+        wait_until(is_back, 15.0)
+        hits = client.counters.located_hits
+        wait_until(lambda: client.get("new") == b"new" and client.counters.located_hits > hits)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """No store gets its lease renewed."""
+    with path.open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def test_a_node_without_which_nothing_was_changed_keeps_what_it_has(
