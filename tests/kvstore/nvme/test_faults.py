@@ -105,8 +105,7 @@ def test_each_of_two_writes_at_a_time_that_fails_fails_its_entry(
     tmp_path: Path, number: int
 ) -> None:
     """24 MiB go to disk in three writes, of which two threads do one after the other by turns."""
-    value = aligned_buffer(3 * WRITE_BYTES)
-    value[:] = random.Random(number).randbytes(len(value))
+    value = random_value(3 * WRITE_BYTES, number)
     countdown = Countdown(number, disk_error)
     storage = FaultyStorage(lambda point: countdown(point) if point == "write" else None)
     rig = Rig(tmp_path, storage=storage, capacity_bytes=320 * MIB, region_bytes=64 * MIB)
@@ -125,8 +124,7 @@ def test_each_of_two_writes_at_a_time_that_fails_fails_its_entry(
 def test_a_write_that_fails_while_later_ones_are_put_fails_no_more_than_was_on_its_way(
     tmp_path: Path, number: int
 ) -> None:
-    value = aligned_buffer(2 * WRITE_BYTES)
-    value[:] = random.Random(number).randbytes(len(value))
+    value = random_value(2 * WRITE_BYTES, number)
     countdown = Countdown(number, disk_error)
     storage = FaultyStorage(lambda point: countdown(point) if point == "write" else None)
     rig = Rig(tmp_path, storage=storage, capacity_bytes=640 * MIB, region_bytes=128 * MIB)
@@ -176,10 +174,7 @@ def test_a_batch_that_fails_with_the_one_before_it_is_told_once_nothing_of_it_is
     storage.armed = True
     outcomes: dict[bytes, bool] = {}
     for entry in (b"before", b"after"):
-        value = aligned_buffer(2 * WRITE_BYTES)
-        value[:] = random.Random(entry).randbytes(len(value))
-        assert rig.submit(entry, [value], partial(outcomes.__setitem__, entry))
-        rig.wait(lambda: rig.tier.stats().pending_writes == 0)  # a batch of its own
+        submit_alone(rig, entry, [random_value(2 * WRITE_BYTES, entry)], outcomes)
     rig.wait(held.is_set)
     time.sleep(HELD_SECONDS)  # until it is all handed over
     fail.set()
@@ -218,10 +213,7 @@ def test_a_batch_that_comes_to_a_failed_one_is_stored_anew_once_nothing_of_it_is
     storage.armed = True
     outcomes: dict[bytes, bool] = {}
     for entry, end in ((b"before", ()), (b"after", (memoryview(b"end" * 100),))):
-        value = aligned_buffer(WRITE_BYTES)
-        value[:] = random.Random(entry).randbytes(len(value))
-        assert rig.submit(entry, [value, *end], partial(outcomes.__setitem__, entry))
-        rig.wait(lambda: rig.tier.stats().pending_writes == 0)  # a batch of its own
+        submit_alone(rig, entry, [random_value(WRITE_BYTES, entry), *end], outcomes)
     rig.wait(lambda: b"before" in outcomes)
     is_told.set()
     check_untold(rig, outcomes, b"after")
@@ -246,11 +238,9 @@ def test_an_entry_whose_end_cannot_be_written_is_told_once_its_beginning_is_not_
     storage = FaultyStorage(at)
     rig = Rig(tmp_path, storage=storage, capacity_bytes=320 * MIB, region_bytes=64 * MIB)
     assert rig.put(b"first")  # there is a region
-    value = aligned_buffer(WRITE_BYTES)
-    value[:] = random.Random(1).randbytes(len(value))
     storage.armed = True
     outcomes: dict[bytes, bool] = {}
-    assert rig.submit(b"k", [value, memoryview(b"end" * 100)], partial(outcomes.__setitem__, b"k"))
+    submit_alone(rig, b"k", [random_value(WRITE_BYTES, 1), memoryview(b"end" * 100)], outcomes)
     rig.wait(held.is_set)
     check_untold(rig, outcomes, b"k")
     go_on.set()
@@ -263,3 +253,17 @@ def check_untold(rig: Rig, outcomes: dict[bytes, bool], entry: bytes) -> None:
     end = time.monotonic() + HELD_SECONDS
     rig.wait(lambda: entry in outcomes or time.monotonic() > end)
     assert entry not in outcomes
+
+
+def random_value(num_bytes: int, seed: int | bytes) -> memoryview:
+    value = aligned_buffer(num_bytes)
+    value[:] = random.Random(seed).randbytes(num_bytes)
+    return value
+
+
+def submit_alone(
+    rig: Rig, entry: bytes, parts: list[memoryview], outcomes: dict[bytes, bool]
+) -> None:
+    """In a batch of its own."""
+    assert rig.submit(entry, parts, partial(outcomes.__setitem__, entry))
+    rig.wait(lambda: rig.tier.stats().pending_writes == 0)
