@@ -43,6 +43,8 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
 
     def look(beyond: int) -> wire.LookupReply:
         now = peer.clock()
+        if message.replicas:  # whoever asks waits for copies, and uses none
+            return wire.LookupReply([*peer.store.peek(entries, now)], beyond=beyond)
         found, ticket = peer.store.lookup(peer.owner, entries, message.pin_s, now)
         lifetimes = peer.store.lifetimes(entries, now) if message.local_only else []
         return wire.LookupReply(list(found), ticket, lifetimes, beyond)

@@ -80,6 +80,12 @@ def hits(store: BlockStore, tokens: list[int]) -> int:
         return reader.num_tokens
 
 
+def uses_of(client: StoreClient) -> list[int]:
+    """Hits, misses and bytes read, of its store's DRAM."""
+    dram = client.stats()["tiers"]["dram"]
+    return [dram[name] for name in ("hits", "misses", "bytes_out")]
+
+
 def blocks_digest(client: StoreClient, tokens: list[int]) -> str:
     return hashlib.sha256(repr(read_blocks(client, tokens)).encode()).hexdigest()
 

@@ -35,7 +35,7 @@ from ...store.conftest import MakeNode
 from ...store.conftest import make_node as make_node
 from ..raw_client import local_client
 from ..warm import NAMESPACE as WARM
-from ..warm import admin_of, hits, prompt, read_blocks, wait_flushed, write_blocks
+from ..warm import admin_of, hits, prompt, read_blocks, uses_of, wait_flushed, write_blocks
 from .test_changes import roster_of
 
 KEYS: Iterator[str] = (f"copied {number}" for number in itertools.count())
@@ -91,15 +91,10 @@ def test_what_a_copy_looks_at_is_no_use_of_it(
     keys = [next(KEYS) for _ in range(20)]
     here.put_many([(key, b"value") for key in keys])
     first = _ask(nodes[0], "copy", key_prefix="s:")
-    uses = _uses(here)
+    uses = uses_of(here)
     second = _ask(nodes[0], "copy", key_prefix="s:")
     assert first["nodes"] == second["nodes"] == {"node-b": len(keys)}
-    assert _uses(here) == uses
-
-
-def _uses(client: StoreClient) -> list[int]:
-    dram = client.stats()["tiers"]["dram"]
-    return [dram[name] for name in ("hits", "misses", "bytes_out")]
+    assert uses_of(here) == uses
 
 
 def test_blocks_move_with_their_chain(

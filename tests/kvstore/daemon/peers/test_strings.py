@@ -24,6 +24,7 @@ from ....store_process import StartStore, StoreProcess, start_nodes
 from ....waiting import wait_until
 from ...client.helpers import client_of
 from ..raw_client import local_client
+from ..warm import uses_of
 from .conftest import is_idle
 
 KEYS: Iterator[str] = (f"key {number}" for number in itertools.count())
@@ -158,6 +159,15 @@ def test_replicas_lie_on_as_many_nodes(
     assert clients[1].stats()["tiers"]["dram"]["entries"] == before + 1
     with pytest.raises(StoreUnavailable, match="2 stores"):
         clients[0].put(next(KEYS), value, replicas=3)
+
+
+def test_to_take_a_replica_is_no_reading_there(clients: tuple[StoreClient, StoreClient]) -> None:
+    (here, there), keys = clients, [next(KEYS) for _ in range(20)]
+    uses = uses_of(there)
+    for key in keys:
+        here.put(key, b"value", replicas=2)
+    assert uses_of(there) == uses
+    assert there.get_many(keys) == [b"value"] * len(keys)
 
 
 def test_of_changes_at_once_each_store_ends_with_the_same_value(
