@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ from .store_process import StartStore, store_processes
 def _prepared_processes_end() -> Iterator[None]:
     yield
     end_parent()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What is entered, or called back, ends with the test."""
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

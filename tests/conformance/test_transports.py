@@ -7,7 +7,7 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,12 +32,6 @@ from .transport_rigs import CONTENT, LANDING, PEER, READABLE, SEGMENT_BYTES, SOO
 SMALL = Limits(max_bytes=SEGMENT_BYTES, max_slices=16, max_batches=8)
 UNKNOWN = 9
 DONE = SliceStatus(SliceState.DONE)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture(params=TRANSPORTS)

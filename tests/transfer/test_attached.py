@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -34,12 +33,6 @@ from ..faulty_transport import Faults, FaultyTransport
 
 HERE = SegmentAddress("node/1/00", 0)
 DONE = SliceStatus(SliceState.DONE)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -177,6 +176,12 @@ def admins(nodes: list[StoreProcess]) -> list[Admin]:
     return [admin_of(node) for node in nodes]
 
 
+def lookups(node: StoreProcess) -> int:
+    """Of blocks, that it was asked for."""
+    count: int = admin_of(node).stats()["requests"].get("LookupBlocks", 0)
+    return count
+
+
 def test_r31_a_floor_raised_at_one_node_holds_at_the_other_and_between_them(
     nodes: list[StoreProcess],
 ) -> None:
@@ -190,9 +195,10 @@ def test_r31_a_floor_raised_at_one_node_holds_at_the_other_and_between_them(
 
 
 def test_r31_what_another_node_offers_by_the_old_floor_is_not_taken(
-    nodes: list[StoreProcess],
+    nodes: list[StoreProcess], tmp_path: Path
 ) -> None:
     """A look-up asks a node that stands still; the floor is raised, then the node answers."""
+    floors = tmp_path / "cluster" / "floors"
     here, there = nodes
     beside = prompt(1, seed=9)
     with client_of(there) as client:
@@ -200,15 +206,16 @@ def test_r31_what_another_node_offers_by_the_old_floor_is_not_taken(
         write_blocks(client, beside)
     with client_of(here) as client, client.kv(NAMESPACE) as store, ThreadPoolExecutor() as threads:
         wait_until(lambda: hits(store, beside) == len(beside))  # the events of TOKENS came before
+        asked = lookups(here)
         there.signal(signal.SIGSTOP)
-        asking = threads.submit(hits, store, TOKENS)
-        time.sleep(0.1)
+        asking = threads.submit(store.lookup, TOKENS, pin_s=60.0)  # what is held is brought
+        wait_until(lambda: lookups(here) > asked)
         raising = threads.submit(admin_of(here).post, "/v1/floor", {"namespace": DIGEST})
-        time.sleep(0.1)
+        wait_until(lambda: DIGEST in json.loads(floors.read_bytes())["floors"])
         there.signal(signal.SIGCONT)
         raising.result()
         asking.result()
-        time.sleep(0.1)  # a fill that was begun comes meanwhile
+        wait_until(lambda: not admin_of(here).stats()["peers"]["filling"])
         assert hits(store, TOKENS) == 0
 
 

@@ -6,7 +6,7 @@ import queue
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -51,12 +51,6 @@ LEFT, RIGHT = RailName("left"), RailName("right")
 QUICK = EngineLimits(
     breaker=BreakerLimits(first_pause_seconds=0.01, last_pause_seconds=0.05, probe_seconds=1.0)
 )
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 class Redirected:

@@ -7,7 +7,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -30,12 +29,6 @@ from .peers import (
 )
 
 ONE_STREAM = TcpLimits(streams_per_peer=1)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.mark.parametrize("end", ["deadline", "cancel"])

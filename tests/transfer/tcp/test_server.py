@@ -6,7 +6,6 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -31,12 +30,6 @@ from .peers import (
 
 CONTENT = os.urandom(4 << 20)
 IMPATIENT = ServerLimits(handshake_seconds=0.3, stall_seconds=0.3, idle_seconds=SOON)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def registry() -> SegmentRegistry:

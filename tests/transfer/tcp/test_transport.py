@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -47,12 +46,6 @@ from .peers import (
 )
 
 ONE_STREAM = TcpLimits(streams_per_peer=1)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def test_r10_a_peer_that_is_lost_twice_fails_the_slice(stack: ExitStack) -> None:
@@ -422,7 +415,7 @@ def test_an_idle_connection_outlives_the_stall(stack: ExitStack) -> None:
     here = client(stack, server.address, limits)
     for _ in range(2):
         assert here.wait(here.read(buffer(100))) == DONE
-        time.sleep(0.3)
+        time.sleep(0.3)  # idle for six times the stall
     report = server.report()
     assert (report.connections, report.accepted, report.broken) == (1, 1, 0)
 
