@@ -29,7 +29,7 @@ class Arrivals(Generic[T]):
         self._placed: wire.Reply | None = None
         self._hits: list[Hit] | None = None  # of that one, as the rest
         self._values: _Values | None = None
-        self._refusal: InvalidRequest | None = None
+        self._refusal = ""  # as text: an error would keep the caller's buffers with its frames
 
     def place(self, reply: wire.Reply, payload_bytes: int) -> Sink | None:
         """A `Place`. Small values are received together and copied."""
@@ -40,7 +40,7 @@ class Arrivals(Generic[T]):
         try:
             places = [self._target.room(index, size) for index, size, _ in hits]
         except InvalidRequest as error:
-            self._refusal = error
+            self._refusal = str(error)
             return _Nowhere(payload_bytes)
         self._values = _Values(places)
         return self._values
@@ -51,8 +51,8 @@ class Arrivals(Generic[T]):
         itself."""
         if reply is not self._placed:  # it was whole at once
             self._begin(reply, len(payload))
-        if self._refusal is not None:
-            raise self._refusal
+        if self._refusal:
+            raise InvalidRequest(self._refusal)
         hits, values = self._hits, self._values
         if hits is None:
             raise StoreUnavailable(
@@ -72,7 +72,7 @@ class Arrivals(Generic[T]):
             yield index, value if expected in (0, actual) else None
 
     def _begin(self, reply: wire.Reply, payload_bytes: int) -> None:
-        self._placed, self._values, self._refusal = reply, None, None
+        self._placed, self._values, self._refusal = reply, None, ""
         self._hits = _hits(self._indices, reply, payload_bytes)
 
 

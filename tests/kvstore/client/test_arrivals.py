@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -133,6 +134,16 @@ def test_a_buffer_that_is_too_small_costs_the_call_only(
             assert bytes(small) == bytes(len(small))
         assert client.get("k3") == values["k3"]
         assert client.stats()["requests"]["Hello"] == greetings
+
+
+def test_a_buffer_that_was_too_small_is_let_go_of(
+    daemon: StoreProcess, values: dict[str, bytes]
+) -> None:
+    small = bytearray(len(values["k3"]) - 1)
+    with client_of(daemon, "tcp") as client:
+        with contextlib.suppress(InvalidRequest):
+            client.get_into("k3", small)
+        small.append(0)  # impossible while anybody has a view of it
 
 
 class CuttingRelay(Relay):
