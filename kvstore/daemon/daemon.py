@@ -175,10 +175,8 @@ class StoreDaemon:
                 async with asyncio.timeout(FORGET_SECONDS):
                     await forgotten.wait()
             await asyncio.to_thread(self._absences.enrol)
-        except TimeoutError:
-            logger.warning("strings_not_forgotten_on_disk next_start=forgets-them")
-        except (StoreError, OSError) as error:
-            logger.warning("strings_unproven error=%s", error)
+        except (StoreError, OSError) as error:  # a TimeoutError, too: of the disk, or a file server
+            logger.warning("strings_unproven next_start=forgets-them error=%r", error)
             self._forget_strings(_ignore)
 
     def _forget_strings(self, then: Callable[[bool], None]) -> None:
