@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,19 +39,29 @@ def simulate(first: int, count: int, *arguments: str) -> str:
     return done.stdout
 
 
+@cache
+def told_of(first: int) -> str:
+    return simulate(first, SEEDS_PER_TEST)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, 20, SEEDS_PER_TEST))
 def test_nothing_is_wrong_in_20_worlds(first: int) -> None:
-    assert simulate(first, SEEDS_PER_TEST).count("wrong=0") == SEEDS_PER_TEST
+    assert told_of(first).count("wrong=0") == SEEDS_PER_TEST
 
 
 @pytest.mark.timeout(1200)
 def test_a_seed_is_the_same_world_each_time() -> None:
-    digests = {re.findall("digest=([0-9a-f]+)", simulate(20, 1)).pop() for _ in range(2)}
-    assert len(digests) == 1
+    """Whatever worlds its process had before: what goes wrong in one of many can be seen again."""
+    again = simulate(SEEDS_PER_TEST - 1, 1)
+    assert _digests(again) == _digests(told_of(0))[-1:]
 
 
 @pytest.mark.soak
 def test_nothing_is_wrong_in_1000_worlds() -> None:
     for first in range(SOAK_FIRST, SOAK_FIRST + 1000, SOAK_SEEDS_PER_PROCESS):
         simulate(first, SOAK_SEEDS_PER_PROCESS, "--seconds", "10")
+
+
+def _digests(told: str) -> list[str]:
+    return re.findall("digest=([0-9a-f]+)", told)
