@@ -10,9 +10,9 @@ a start clears that before anything is served (ADR 0018). Until the record says 
 clear, nothing of the namespace is written there: so a start that clears once more than it must
 finds nothing that was stored above the floor.
 
-A clear of the whole cluster is a floor, too: of one namespace, of the STRINGS, or of EVERYTHING,
-which lifts all others with it (ADR 0026). The last two are recorded once the disk is clear: a start
-that finds them higher in the membership than in its record clears once more.
+A clear of the whole cluster is a floor, too: of one namespace, of the string entries, or of
+everything, which lifts all others with it (ADR 0026). The last two are recorded once the disk is
+clear: a start that finds them higher in the membership than in its record clears once more.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ DISK_POLL_SECONDS = 0.01
 _RECORD = "floors.json"
 _DRAFT = ".floors.json.draft"
 _FORMAT = 1
-STRINGS = b"strings".hex()
-EVERYTHING = b"everything".hex()
-_WHOLES: dict[str, str | None] = {STRINGS: "", EVERYTHING: None}
+_STRINGS = b"strings".hex()
+_EVERYTHING = b"everything".hex()
+_WHOLES: dict[str, str | None] = {_STRINGS: "", _EVERYTHING: None}
 """Names that are no namespace's digest, and what the disk calls what they mean."""
 Write = Callable[[Path, Path, bytes], None]
 """See `write_durably`."""
@@ -99,7 +99,7 @@ class FloorKeeper:
 
     def of(self, namespace: bytes) -> int:
         """The floor of a namespace (digest; b"": string entries) that is in force here."""
-        return self._floors.get(_name_of(namespace), 0) + self._floors.get(EVERYTHING, 0)
+        return self._floors.get(_name_of(namespace), 0) + self._floors.get(_EVERYTHING, 0)
 
     async def raise_floors(self, namespaces: Collection[bytes]) -> dict[str, int]:
         """In force here, and durable, when it returns the new floors (by digest, hex). Raises
@@ -113,7 +113,7 @@ class FloorKeeper:
         """In force here, and durable, when it returns how many entries went here: of a namespace
         (digest; b"": string entries), or of everything. Unlike a raise it leaves alone what clients
         of this store are writing. Raises like `raise_floors`."""
-        name = EVERYTHING if namespace is None else _name_of(namespace)
+        name = _EVERYTHING if namespace is None else _name_of(namespace)
         cleared: list[Sweep] = []
 
         def retire(raised: str) -> Sweep | None:
@@ -192,7 +192,7 @@ class FloorKeeper:
 
     def _retire(self, name: str) -> Sweep | None:
         if name in _WHOLES:
-            return self._store.begin_clear(None, strings_only=name == STRINGS)
+            return self._store.begin_clear(None, strings_only=name == _STRINGS)
         return self._store.raise_floor(bytes.fromhex(name))
 
     async def _sweep(self) -> None:
@@ -290,7 +290,7 @@ def _is_namespace(name: str) -> bool:
 
 
 def _name_of(namespace: bytes) -> str:
-    return namespace.hex() or STRINGS
+    return namespace.hex() or _STRINGS
 
 
 def _read(path: Path) -> _Record:

@@ -95,7 +95,7 @@ class Peers:
         rails: Sequence[str] = (),
         tls: TlsEndpoint | None = None,
     ) -> None:
-        self._copies = copies
+        self._remote_copies = copies
         self._cards = rails
         self._tls = tls
         self._store = store
@@ -133,7 +133,7 @@ class Peers:
         )
         tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters, floor_of)
         self.blocks: BlockSource = PeerBlockSource(
-            tools, self._roster, self._index, self._tasks, copies=self._copies
+            tools, self._roster, self._index, self._tasks, copies=self._remote_copies
         )
         self._strings = PeerEntrySource(tools, self._roster, self._index, self._tasks, self._fences)
         self.entries: PeerEntries = self._strings
@@ -218,7 +218,7 @@ class Peers:
             failed_copies=self.copies.counters.failed,
             copies_left=self.copies.counters.left,
             repaired_entries=self._repair.num_repaired,
-            remote_copies=self._copies,
+            remote_copies=self._remote_copies,
         )
 
     def _those_here(self, entries: Sequence[EntryId]) -> list[EntryId]:
