@@ -27,9 +27,12 @@ def test_who_was_absent_from_a_change_has_missed_it(
         assert stores[name].has_missed()  # it cannot know
         stores[name].enrol()
     assert not any(store.has_missed() for store in stores.values())
+    barred = []
     for _ in range(2):
         stores["a"].bar(["a", "b"])
         assert [store.has_missed() for store in stores.values()] == [False, False, True]
+        barred.append(membership.floors())
+    assert barred[0] == barred[1]  # the second change writes nothing
     stores["c"].enrol()
     assert not stores["c"].has_missed()
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from moontide.kvstore.daemon.counters import TransportCounters
 from moontide.kvstore.daemon.sources import EntriesWanted
-from moontide.kvstore.daemon.tiers.source import NvmeSource
-from moontide.kvstore.keys import string_entry_id
+from moontide.kvstore.daemon.tiers.source import FILLED_AHEAD_AT_ONCE, NvmeSource
+from moontide.kvstore.keys import EntryId, string_entry_id
 from moontide.transfer.errors import FileFailed
 
 from ..nvme.conftest import tmp_path as tmp_path
@@ -122,4 +125,46 @@ def test_r10_what_the_disk_fails_to_bring_is_no_hit(tmp_path: Path, make_node: M
 
     asyncio.run(script())
     assert seen == [(1, 0), (1, 1)]
+    rig.close()
+
+
+def test_what_is_read_ahead_comes_a_few_at_a_time_after_what_was_asked_for(
+    tmp_path: Path, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, rig = make_node(), Rig(tmp_path / "nvme")
+    entries = [string_entry_id(f"{number:03}") for number in range(60)]
+    begun: list[tuple[int, Sequence[bytes]]] = []  # in which turn of the loop
+    turns = 0
+    reserve = node.store.reserve_entry_fill
+
+    def reserved(owner: int, wanted: Sequence[EntryId], *how: Any, **also: Any) -> Any:
+        begun.append((turns, wanted))
+        return reserve(owner, wanted, *how, **also)
+
+    monkeypatch.setattr(node.store, "reserve_entry_fill", reserved)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def script() -> None:
+        source = source_of(node, rig)
+        counting = asyncio.create_task(count_turns())
+        for asked in (entries[:1], entries[1:17]):
+            answered = asyncio.Event()
+            source.bring(EntriesWanted(asked, node.now + SECONDS), answered.set)
+            assert begun[-1][1] == asked
+            await until(rig, answered.is_set)
+        await until(rig, lambda: not node.store.absent(entries[:49], node.now))
+        counting.cancel()
+
+    for entry in entries:
+        assert rig.put(entry, [memoryview(bytes(100))], namespace="")
+    asyncio.run(script())
+    ahead = begun[2:]
+    assert [entry for _, found in ahead for entry in found] == entries[17:49]
+    assert max(len(found) for _, found in ahead) == FILLED_AHEAD_AT_ONCE
+    assert len({turn for turn, _ in ahead}) == len(ahead)
     rig.close()

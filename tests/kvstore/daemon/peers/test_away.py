@@ -92,13 +92,15 @@ def test_r58_a_node_whose_lease_may_have_ended_hands_out_no_string(
     with client_of(stays) as client, local_client(away.socket) as raw:
         with away.stopped():
             _change(client)
-            for question in (wire.Get(asked), wire.Exists(asked), wire.Lookup(asked)):
-                raw.send(question)
-        got, exist, found = (raw.receive().message for _ in range(3))
+            for question in (wire.Get, wire.Exists, wire.Lookup, wire.Locate):
+                raw.send(question(asked))
+        got, exist, found, located = (raw.receive().message for _ in range(4))
         assert got == wire.GetReply([-1] * len(KEYS), [0] * len(KEYS))
         assert exist == wire.ExistsReply(bytes(len(KEYS)))
         assert isinstance(found, wire.LookupReply)
         assert found.found == [None] * len(KEYS)
+        assert isinstance(located, wire.LocateReply)
+        assert located.slots == bytes(4 * len(KEYS))
         assert client.get_many(KEYS) == [None, b"new", b"old"]
 
 
