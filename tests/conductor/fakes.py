@@ -6,7 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, ParamSpec
 
 import aiohttp
@@ -194,6 +194,21 @@ class Cluster:
         events = [line for line in text.split("\n\n") if line and not line.startswith(":")]
         assert all(event.startswith("data: ") for event in events)
         return [event.removeprefix("data: ") for event in events]
+
+
+@asynccontextmanager
+async def leaving_client(
+    cluster: Cluster, body: dict[str, Any]
+) -> AsyncIterator[asyncio.Task[aiohttp.ClientResponse]]:
+    """A completion that is asked for until the block ends; then its client goes away."""
+    async with aiohttp.ClientSession() as http:
+        asking = asyncio.create_task(http.post(f"{cluster.url}/v1/completions", json=body))
+        try:
+            yield asking
+        finally:
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                (await asking).close()  # it had begun to be answered
 
 
 @asynccontextmanager

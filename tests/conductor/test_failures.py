@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -16,7 +15,7 @@ from moontide.conductor.upstream import calls, stream
 from ..waiting import until
 from .fake_model import MODEL
 from .fake_worker import FakeWorker
-from .fakes import Cluster, in_loop, running
+from .fakes import Cluster, in_loop, leaving_client, running
 
 BODY = {"model": MODEL, "prompt": "hi"}
 Failing = Callable[[FakeWorker, web.Request], Awaitable[web.StreamResponse]]
@@ -256,15 +255,10 @@ async def test_r17_a_client_that_goes_away_ends_the_workers_request_at_once(
 
 async def _abort_one(cluster: Cluster, worker: FakeWorker, streaming: bool) -> None:
     body = BODY | {"stream": streaming}
-    async with aiohttp.ClientSession() as leaving:
-        request = asyncio.create_task(leaving.post(f"{cluster.url}/v1/completions", json=body))
+    async with leaving_client(cluster, body) as asking:
         await until(lambda: worker.running == 1, "the worker has the request")
         if streaming and worker.hold_after:
-            response = await request
-            await response.content.readline()
-            response.close()
-        else:
-            request.cancel()
+            await (await asking).content.readline()
     await until(lambda: worker.running == 0, "the worker sees the abort")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -20,6 +19,7 @@ from .fakes import (
     Cluster,
     decode_worker,
     in_loop,
+    leaving_client,
     metric,
     nothing_left,
     prefill_worker,
@@ -256,12 +256,8 @@ async def test_r17_a_client_that_goes_away_frees_both_ends(state: str, streaming
         "later": lambda: d.told == [0],
     }
     async with two_nodes(p, d) as cluster:
-        url = f"{cluster.url}/v1/completions"
-        async with aiohttp.ClientSession() as leaving:
-            body = BODY | {"stream": streaming}
-            request = asyncio.create_task(leaving.post(url, json=body))
+        async with leaving_client(cluster, BODY | {"stream": streaming}):
             await until(reached[state], f"the request is {state}")
-            request.cancel()
         await nothing_left(cluster, p, d)
         assert p.aborted + d.aborted >= 1
         d.holds_when_queued, p.hold_after, d.hold_after = False, None, None
