@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from ..service import Seconds, SettingsError, Size
 
@@ -32,12 +34,38 @@ round_seconds_flag = click.option(
 )
 
 
-def size_of(flag: str, text: str) -> int:
+def given_flags() -> Iterator[tuple[str, str]]:
+    """Parameter name and flag of all that the running command was given on its command line."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            yield name, parameter.opts[0]
+
+
+def check_effect(
+    cases_of_flag: Mapping[str, Collection[str]], chosen_cases: Collection[str]
+) -> None:
+    """`cases_of_flag`: which cases a flag has an effect on, where not on all. Raises SettingsError
+    naming a flag that was given and has none on those chosen."""
+    for name, flag in given_flags():
+        cases = cases_of_flag.get(name)
+        if cases is not None and not set(cases) & set(chosen_cases):
+            raise SettingsError(
+                f"{flag} has no effect on --case {', '.join(chosen_cases)}, but on "
+                f"{', '.join(cases)}: leave it out"
+            )
+
+
+def size_of(flag: str, text: str, least: int = 0) -> int:
     """Raises SettingsError."""
     try:
-        return int(Size.parse(text))
+        size = Size.parse(text)
     except ValueError as error:
         raise SettingsError(f"{flag}: {error}") from error
+    if size < least:
+        raise SettingsError(f"{flag} {size}: give at least {Size(least)}")
+    return int(size)
 
 
 def sizes_of(flag: str, text: str, most: int) -> tuple[int, ...]:

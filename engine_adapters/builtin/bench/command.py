@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from moontide.kvstore.bench import Report, Row
+from moontide.kvstore.bench import Report, Row, check_effect, size_of
 from moontide.kvstore.service import CommandFailed, guarded, json_file_flag
 
 from ..errors import ModelError
@@ -108,6 +108,11 @@ _CASES: Mapping[str, Callable[[_Case], list[Row]]] = {
     "throttled": _Case.throttled,
 }
 
+_CASES_OF_FLAG: Mapping[str, tuple[str, ...]] = {"nvme": ("tiers",), "links": ("throttled",)}
+"""Which cases a flag has an effect on, where not on all."""
+_LEAST_TIER_BYTES = 64 << 20
+"""As `moontide up` takes it."""
+
 
 @click.command()
 @click.option("--model", default="smollm2", show_default=True, help="As of `moontide worker`")
@@ -144,9 +149,13 @@ def serve(
 ) -> None:
     """TTFT cold, cached in every place and handed over, and gaps between tokens; interleaved."""
     settings = _Settings(model, dram, nvme, prompt_tokens, pairs, links or tuple(LINKS))
+    chosen = tuple(dict.fromkeys(cases)) or tuple(_CASES)
 
     def run() -> int:
-        report = _measure(settings, cases or tuple(_CASES))
+        check_effect(_CASES_OF_FLAG, chosen)
+        for flag, size in (("--dram", dram), ("--nvme", nvme)):
+            size_of(flag, size, _LEAST_TIER_BYTES)
+        report = _measure(settings, chosen)
         report.show()
         if json_file is not None:
             report.write(json_file)

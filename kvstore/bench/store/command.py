@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from ...service import SettingsError, guarded, json_file_flag
 from ...store.eviction import POLICIES, EvictionName
-from ..flags import peer_dir_flag, rounds_flag, size_of, sizes_of
+from ..flags import check_effect, given_flags, peer_dir_flag, rounds_flag, size_of, sizes_of
 from ..peers import chosen_peers, default_peer_dir
 from ..table import show
 from ..traces.daemon_replay import DaemonSizes
@@ -28,9 +27,11 @@ QUICK_ROUNDS = 3
 LARGEST_MIXED_BYTES = 64 * MiB
 FLAGS_OF_TRACE = frozenset({"policies", "dram_blocks", "nvme_blocks", "through"})
 FLAGS_OF_BOTH = frozenset({"trace", "directory", "json_file"})
-IN_POOL = (*CALL_GROUPS, *(case for case in OWN_COURSE if case != "nvme"))
+CASES = (*CALL_GROUPS, *OWN_COURSE)
+IN_POOL = tuple(case for case in CASES if case != "nvme")
 CASES_OF_FLAG: Mapping[str, Collection[str]] = {
     "against": IN_POOL,
+    "peer_dir": IN_POOL,
     "dram": IN_POOL,
     "sizes": (*CALL_GROUPS, "remote"),
     "keys": ("many",),
@@ -46,7 +47,7 @@ DEFAULT_POLICIES: tuple[EvictionName, ...] = ("lru", "slru", "cost_aware")
     "--case",
     "groups",
     multiple=True,
-    type=click.Choice([*CALL_GROUPS, *OWN_COURSE]),
+    type=click.Choice(CASES),
     help="Only these; may be repeated",
 )
 @click.option("--sizes", default="", help="Of values, as 4KiB,1MiB; not given: 4 KiB to 16 MiB")
@@ -104,7 +105,8 @@ def store(json_file: Path | None, **flags: Any) -> None:
     """The store beside Mooncake, Redis and LMCache, and beside memcpy and the disk; interleaved."""
 
     def run() -> int:
-        _check_effect(flags)
+        _check_effect_of_trace(flags["trace"] is not None)
+        check_effect(CASES_OF_FLAG, flags["groups"] or CASES)
         report = (
             run_trace(_trace_plan(flags), _say) if flags["trace"] else run_plan(_plan(flags), _say)
         )
@@ -116,22 +118,12 @@ def store(json_file: Path | None, **flags: Any) -> None:
     sys.exit(guarded("bench store", run))
 
 
-def _check_effect(flags: Mapping[str, Any]) -> None:
+def _check_effect_of_trace(is_replayed: bool) -> None:
     """Raises SettingsError naming a flag that was given and would have no effect."""
-    context = click.get_current_context()
-    groups = flags["groups"] or (*CALL_GROUPS, *OWN_COURSE)
-    for parameter in context.command.params:
-        name, flag = str(parameter.name), parameter.opts[0]
-        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue
-        if name not in FLAGS_OF_BOTH and (name in FLAGS_OF_TRACE) != bool(flags["trace"]):
-            relation = "beside" if flags["trace"] else "without"
+    relation = "beside" if is_replayed else "without"
+    for name, flag in given_flags():
+        if name not in FLAGS_OF_BOTH and (name in FLAGS_OF_TRACE) != is_replayed:
             raise SettingsError(f"{flag} has no effect {relation} --trace: leave it out")
-        cases = CASES_OF_FLAG.get(name)
-        if cases is not None and not set(cases) & set(groups):
-            raise SettingsError(
-                f"{flag} has no effect on --case {', '.join(groups)}, but on {', '.join(cases)}"
-            )
 
 
 def _plan(flags: Mapping[str, Any]) -> Plan:
@@ -143,7 +135,7 @@ def _plan(flags: Mapping[str, Any]) -> Plan:
     sizes = QUICK_SIZES if flags["quick"] else SIZES
     return Plan(
         against=chosen_peers(flags["against"], PEERS),
-        groups=flags["groups"] or (*CALL_GROUPS, *OWN_COURSE),
+        groups=flags["groups"] or CASES,
         sizes=sizes_of("--sizes", flags["sizes"], pool_bytes) or sizes,
         budget=Budget(rounds=rounds, pool_bytes=pool_bytes),
         num_keys=whole_keys(keys),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from ...service import guarded, json_file_flag
 from ..flags import (
+    check_effect,
     counts_of,
     peer_dir_flag,
     round_seconds_flag,
@@ -33,10 +35,14 @@ from .cases import (
     MiB,
 )
 from .peers import PEERS
-from .plan import GROUPS, Plan, run_plan
+from .plan import GROUPS, SLICES, Plan, run_plan
 
 QUICK = Grid(sizes=(64 * KiB, MiB, 16 * MiB), batches=(1,), threads=(1,))
 QUICK_ROUNDS = 3
+CASES_OF_FLAG: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("against", "opcodes", "sizes", "batches", "streams", "threads", "peer_dir"), (SLICES,)
+)
+"""Which cases a flag has an effect on, where not on all."""
 
 
 @click.command()
@@ -79,6 +85,7 @@ def transfer(json_file: Path | None, **flags: Any) -> None:
 
 def _plan(*, against: str, quick: bool, **flags: Any) -> Plan:
     """Of the command's flags. Raises SettingsError."""
+    check_effect(CASES_OF_FLAG, flags["groups"] or GROUPS)
     usual = QUICK if quick else Grid(OPCODES, SIZES, BATCHES, STREAMS, THREADS)
     return Plan(
         groups=tuple(dict.fromkeys(flags["groups"])) or GROUPS,

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from moontide.engine_adapters.builtin.bench.command import serve
 from moontide.kvstore.bench import Report
 
 
@@ -87,6 +89,24 @@ def test_what_cannot_be_measured_ends_in_one_line() -> None:
     assert missing.stderr.startswith("moontide bench serve: ")
     assert "/nowhere/model.gguf" in missing.stderr
     assert len(missing.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--dram", "abc"), "--dram: 'abc' is no size"),
+        (("--nvme", "1x"), "--nvme: '1x' is no size"),
+        (("--dram", "63MiB"), "--dram 63MiB: give at least 64MiB"),
+        (
+            ("--case", "caches", "--case", "tbt", "--link", "10 Mbit/s"),
+            "--link has no effect on --case caches, tbt, but on throttled",
+        ),
+    ],
+)
+def test_r76_what_no_run_can_use_is_refused_before_it(flags: tuple[str, ...], told: str) -> None:
+    result = CliRunner().invoke(serve, flags)
+    assert result.exit_code == 2
+    assert told in result.output
 
 
 def test_a_report_that_could_not_be_written_is_refused_before_the_run(tmp_path: Path) -> None:

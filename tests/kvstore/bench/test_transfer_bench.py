@@ -107,6 +107,8 @@ def test_a_grid_leaves_out_what_does_not_fit_the_areas() -> None:
             ["--sizes", "64MiB", "--batches", "128"],
             "is 8GiB in the smallest case, of at most 128MiB",
         ),
+        (["--case", "layers", "--against", "nixl"], "--against has no effect on --case layers"),
+        (["--case", "layers", "--opcode", "read"], "--opcode has no effect on --case layers"),
         (["--round-seconds", "nan"], "nan is no number of seconds"),
         (["--json", "no/such/folder/report.json"], "there is no folder no/such/folder"),
     ],
