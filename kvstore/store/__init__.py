@@ -3,6 +3,7 @@ single-threaded; the daemon wraps it, tests drive it directly."""
 
 from .admission import AdmissionRule, AdmissionRules
 from .demoting import Demotable
+from .ends import DropReason
 from .event_log import EventLog, Holding, Snapshot
 from .eviction import EvictionName
 from .inspection import key_text
@@ -46,6 +47,7 @@ __all__ = [
     "AuditReport",
     "BlocksFound",
     "Demotable",
+    "DropReason",
     "EntryInfo",
     "EntryPage",
     "EventLog",

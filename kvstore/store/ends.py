@@ -10,6 +10,7 @@ class DropReason(enum.Enum):
     EVICTED = "evicted to make room"
     EXPIRED = "its time to live ended"
     REMOVED = "removed by a user"
+    MOVED = "moved to another node by an operator"
     CLEARED = "cleared by a user"
     REPLACED = "replaced by a newer value"
     CORRUPT = "its bytes did not match their checksum"

@@ -10,7 +10,7 @@ from ..keys import BlockKey, EntryId
 from ..layout import Shard
 from ..slots import HEAD, LENGTH, WORDS, SlotState
 from ..types import Located
-from .catalog import DOOMED
+from .catalog import DOOMED, SOFT_PINNED
 from .checks import check_chain, check_keys
 from .coverage import Finder, ways
 from .parts import StoreParts
@@ -219,6 +219,12 @@ class StoreFinding(StoreParts):
         visible, expiry = self._catalog.visible, self._entries.expiry
         slots = [visible.get(entry) for entry in entries]
         return [None if slot is None else expiry.left(slot, now) for slot in slots]
+
+    def soft_pinned(self, entries: Sequence[EntryId]) -> bytes:
+        """1 for each that is evicted last, 0 for the others and for what is not here."""
+        visible, flags = self._catalog.visible, self._catalog.flags
+        slots = [visible.get(entry) for entry in entries]
+        return bytes([slot is not None and bool(flags[slot] & SOFT_PINNED) for slot in slots])
 
     def unpin(self, owner: OwnerId, ticket: bytes, read_bytes: int = 0) -> None:
         """Ends a view of this owner, or a ticket of anyone; `read_bytes` were read under it. Raises

@@ -66,6 +66,15 @@ class Inspection:
         return b"" if parent == NO_SLOT else block_key_of(catalog.keys[parent])
 
     def explain(self, entry: EntryId) -> Explanation:
+        """Of a block without its shard: what is known of the first shard of which anything is."""
+        explained = self._explain(entry)
+        if is_block(entry) and not shard_of(entry):
+            stored = dict.fromkeys(shard for each in self._namespaces for shard in each.stored)
+            shards = (self._explain(EntryId(entry + shard)) for shard in stored)
+            explained = next((each for each in shards if each.state != "unknown"), explained)
+        return explained
+
+    def _explain(self, entry: EntryId) -> Explanation:
         catalog, text = self._catalog, key_text(entry)
         slot = catalog.committed.get(entry)
         retired = catalog.retired.get(catalog.namespaces[slot]) if slot is not None else None

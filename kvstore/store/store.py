@@ -32,12 +32,14 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
 
     # -- ending -----------------------------------------------------------------------
 
-    def remove(self, entries: Sequence[EntryId], now: float) -> int:
+    def remove(
+        self, entries: Sequence[EntryId], now: float, reason: DropReason = DropReason.REMOVED
+    ) -> int:
         """Number removed. A pinned one is a miss from now on; its space stays until unpinned."""
         self._entries.expire_among(entries, now)
         self._catalog.doom_fills(entries)
         slots = {self._catalog.visible.get(entry, NO_SLOT) for entry in entries} - {NO_SLOT}
-        self._entries.drop(list(slots), DropReason.REMOVED)
+        self._entries.drop(list(slots), reason)
         self._counters.removals += len(slots)
         return len(slots)
 

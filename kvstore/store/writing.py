@@ -156,12 +156,13 @@ class StoreWriting(StoreParts):
         *,
         origin: Origin,
         ends_at: float | None = None,
+        soft_pin: bool = False,
         now: float,
     ) -> list[ReserveResult]:
         """As `reserve_fill`, for string entries. They are found once they are committed, and until
         `ends_at` (monotonic seconds), when what they are copies of ends."""
         check_entries(entries, sizes)
-        batch = Batch(self._owners.get(owner), origin=origin, ends_at=ends_at)
+        batch = Batch(self._owners.get(owner), origin=origin, ends_at=ends_at, soft_pin=soft_pin)
         return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
 
     def expect_checksums(

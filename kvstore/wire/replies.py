@@ -57,6 +57,8 @@ class LookupReply(Message, frozen=True, tag=70):
     lifetimes: list[float | None] = msgspec.field(default_factory=list)
     # of those not found: so many lie on disk, and there was no room for them beside the others
     beyond: int = 0
+    # between nodes: 1 for each that is soft pinned
+    soft_pins: bytes = b""
 
 
 class BlockEntry(NamedTuple):

@@ -237,7 +237,7 @@ def _replies() -> list[wire.Reply]:
         wire.Failure("invalid_request", "no"),
         wire.PutReply([(0, ""), (2, "full")]),
         wire.Reserved([(0, 7, 3, 1, 4096, True)], "why"),
-        wire.LookupReply([located, None], KEY, [2.5, None], 1),
+        wire.LookupReply([located, None], KEY, [2.5, None], 1, b"\x01\x00"),
         wire.BlocksReply([[block]], [SHARD], bytes(8), KEY, ["tcp"], ["node"]),
         wire.GetReply([3, -1], [1, 0]),
         wire.ExistsReply(b"\x01\x00"),

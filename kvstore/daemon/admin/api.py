@@ -52,12 +52,13 @@ class AdminApi:
         self._report = report
         self._is_ready = is_ready
         self._figures = FigureRoutes(store, report)
-        copying = CopyRoutes(listing, operated.peers, tiering)
+        pins = PinRoutes(listing)
+        copying = CopyRoutes(listing, operated.peers, tiering, pins.pinned)
         self._parts = (
             self._figures,
             BlockRoutes(listing, operated.peers.changes if operated.peers else None),
             EndingRoutes(listing, operated.floors, operated.peers),
-            PinRoutes(listing),
+            pins,
             copying,
             SteeringRoutes(operated.settings, operated.drain, copying, lambda: report().in_flight),
         )

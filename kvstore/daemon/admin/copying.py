@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from functools import partial
+
+import msgspec
 
 from ...errors import InvalidRequest
 from ...keys import EntryId
 from ...service import AnyRoute, Call, Route
-from ...store import EntryInfo
+from ...store import DropReason, EntryInfo
 from ..peers import Confirmed, Copied, Item, Peers, keep_here
 from ..settings import PEERS_NEED
 from ..tiers import Tiering
 from .bodies import CopyAnswer, CopyRequest
-from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace
+from .keys import TextKey, key_of, parse_key, parse_key_prefix, parse_namespace
 from .listing import PAGE, Listing
 
 LOOKED_UP_AT_ONCE = 256
@@ -25,9 +28,20 @@ BEYOND = (
     "namespace, key or prefix"
 )
 
+PINNED_HERE = "it is copied, and stays here for as long as an operator's pin: unpin it, then repeat"
+
 
 class CopyRoutes:
-    def __init__(self, listing: Listing, peers: Peers | None, tiering: Tiering | None) -> None:
+    """`pinned`: keys that operators keep here, which a move leaves."""
+
+    def __init__(
+        self,
+        listing: Listing,
+        peers: Peers | None,
+        tiering: Tiering | None,
+        pinned: Callable[[], Container[TextKey]],
+    ) -> None:
+        self._pinned = pinned
         self._listing = listing
         self._peers = peers
         self._tiering = tiering
@@ -83,7 +97,12 @@ class CopyRoutes:
         return await self._run(call.body, keep_here)
 
     async def _move(self, call: Call[CopyRequest, None]) -> CopyAnswer:
-        return await self._run(call.body, self._end_here)
+        kept: set[EntryId] = set()
+        told = await self._run(call.body, partial(self._end_here, kept))
+        if not kept:
+            return told
+        left, reason = told.left + len(kept), told.reason or PINNED_HERE
+        return msgspec.structs.replace(told, left=left, reason=reason)
 
     async def _run(self, body: CopyRequest, confirmed: Confirmed) -> CopyAnswer:
         deadline = time.monotonic() + body.seconds
@@ -110,10 +129,12 @@ class CopyRoutes:
             raise InvalidRequest(f"this store has no peers to copy to: {PEERS_NEED}")
         return self._peers
 
-    def _end_here(self, items: Sequence[Item]) -> int:
-        """Whoever holds a view or a ticket reads on."""
-        entries = [item.entry for item in items]
-        ended = self._listing.store.remove(entries, time.monotonic())
+    def _end_here(self, kept: set[EntryId], items: Sequence[Item]) -> int:
+        """Whoever holds a view or a ticket reads on. Adds what operators pinned to `kept`."""
+        pinned = self._pinned()
+        kept.update(item.entry for item in items if key_of(item.entry) in pinned)
+        entries = [item.entry for item in items if item.entry not in kept]
+        ended = self._listing.store.remove(entries, time.monotonic(), DropReason.MOVED)
         if self._tiering is not None:
             on_disk = self._tiering.on_disk(entries)
             self._tiering.drop(on_disk, _ignore)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
 from ...errors import InvalidRequest
-from ...keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES
+from ...keys import BLOCK_KEY_BYTES, MAX_STRING_KEY_BYTES, EntryId, block_key_of, is_block
 
 NAMESPACE_BYTES = 32
 
@@ -22,6 +22,10 @@ class TextKey(NamedTuple):
     def entry_id(self) -> bytes:
         """As eviction and explain take it; of a block without its shard: all of them."""
         return (b"k" if self.is_block else b"s") + self.data
+
+
+def key_of(entry: EntryId) -> TextKey:
+    return TextKey(is_block(entry), block_key_of(entry) if is_block(entry) else entry[1:])
 
 
 def parse_key(text: str) -> TextKey:

@@ -9,7 +9,7 @@ from ...errors import Busy, InvalidRequest
 from ...service import AnyRoute, Call, Plain, Route
 from ...store import FILL_OWNER
 from .bodies import PinAnswer, PinInfo, PinRequest, PinsAnswer, UnpinAnswer, UnpinRequest
-from .keys import parse_key
+from .keys import TextKey, parse_key
 from .listing import Listing
 
 MAX_PINS = 1024
@@ -29,6 +29,11 @@ class PinRoutes:
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
         self._pins: dict[bytes, _Pin] = {}
+
+    def pinned(self) -> set[TextKey]:
+        """All keys that operators keep here now."""
+        self._forget_expired()
+        return {parse_key(text) for pin in self._pins.values() for text in pin.keys}
 
     def routes(self) -> list[AnyRoute]:
         return [

@@ -5,7 +5,7 @@ when a store is drained.
 
 The other store does the work, behind all that its readers wait for. An entry is confirmed once it
 lies there whole: blocks are what their keys say, a string entry has the same length and checksum.
-A time to live goes along, a soft pin does not.
+A time to live and a soft pin go along; an operator's pin is of its node.
 """
 
 from __future__ import annotations

@@ -199,6 +199,7 @@ class PeerEntrySource:
             [length],
             origin=Origin(Tier.DRAM, REMOTE_TRANSPORT),
             ends_at=None if lifetime is None else asked_at + lifetime,
+            soft_pin=remote.soft_pin,
             now=time.monotonic(),
         )
         if got.status is not ReserveStatus.RESERVED:

@@ -69,6 +69,7 @@ class RemoteString(NamedTuple):
 
     length: int
     lifetime_s: float | None
+    soft_pin: bool
     place: RemoteEntry
 
 
@@ -76,17 +77,19 @@ def read_strings(reply: wire.LookupReply, count: int) -> list[RemoteString | Non
     """What a peer says of `count` string entries that it was asked for. Raises InvalidRequest on
     what no store would say."""
     lifetimes = reply.lifetimes or [None] * count
-    if len(reply.found) != count or len(lifetimes) != count:
+    soft_pins = reply.soft_pins or bytes(count)
+    if not len(reply.found) == len(lifetimes) == len(soft_pins) == count:
         raise InvalidRequest(
-            f"{len(reply.found)} places and {len(reply.lifetimes)} lifetimes of {count} entries"
+            f"{len(reply.found)} places, {len(reply.lifetimes)} lifetimes and "
+            f"{len(reply.soft_pins)} soft pins of {count} entries"
         )
     return [
-        _remote_string(Located(*found), lifetime) if found is not None else None
-        for found, lifetime in zip(reply.found, lifetimes, strict=True)
+        _remote_string(Located(*found), lifetime, soft_pin=bool(soft_pin)) if found else None
+        for found, lifetime, soft_pin in zip(reply.found, lifetimes, soft_pins, strict=True)
     ]
 
 
-def _remote_string(found: Located, lifetime_s: float | None) -> RemoteString:
+def _remote_string(found: Located, lifetime_s: float | None, *, soft_pin: bool) -> RemoteString:
     entry = wire.BlockEntry(
         found.slot, found.generation, found.segment, found.offset, 0, 1, Tier.DRAM
     )
@@ -95,7 +98,7 @@ def _remote_string(found: Located, lifetime_s: float | None) -> RemoteString:
     if lifetime_s is not None and not (isfinite(lifetime_s) and lifetime_s >= 0):
         raise InvalidRequest(f"lifetime {lifetime_s}")
     place = _remote_entry(entry, WHOLE, array("Q", [found.checksum]), 0)
-    return RemoteString(found.length, lifetime_s, place)
+    return RemoteString(found.length, lifetime_s, soft_pin, place)
 
 
 def _remote_entry(

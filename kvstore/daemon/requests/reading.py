@@ -46,8 +46,10 @@ def lookup(peer: Peer, message: wire.Lookup) -> Answer:
         if message.replicas:  # whoever asks waits for copies, and uses none
             return wire.LookupReply([*peer.store.peek(entries, now)], beyond=beyond)
         found, ticket = peer.store.lookup(peer.owner, entries, message.pin_s, now)
-        lifetimes = peer.store.lifetimes(entries, now) if message.local_only else []
-        return wire.LookupReply(list(found), ticket, lifetimes, beyond)
+        if not message.local_only:
+            return wire.LookupReply(list(found), ticket, beyond=beyond)
+        lifetimes, soft_pins = peer.store.lifetimes(entries, now), peer.store.soft_pinned(entries)
+        return wire.LookupReply(list(found), ticket, lifetimes, beyond, soft_pins)
 
     sources = peer.sources
     asked = sources.local_entries() if message.local_only else sources.entries()

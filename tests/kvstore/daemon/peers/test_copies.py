@@ -24,7 +24,7 @@ from moontide.kvstore.daemon.admin_command import admin as admin_command
 from moontide.kvstore.daemon.peers import Copied, Peers
 from moontide.kvstore.daemon.peers.copies import PeerCopies
 from moontide.kvstore.index import PrefixIndex
-from moontide.kvstore.keys import string_entry_id
+from moontide.kvstore.keys import block_keys, string_entry_id
 from moontide.kvstore.membership import MemoryMembership
 from moontide.kvstore.service import HostPort, bind_listener
 
@@ -80,7 +80,30 @@ def test_a_copy_is_at_both_and_a_move_only_there(
         assert told["ended_here"] == (act == "move")
     assert [lies_at(nodes[0], key) for key in (copied, moved, other)] == [True, False, True]
     assert [lies_at(nodes[1], key) for key in (copied, moved, other)] == [True, True, False]
+    explained = admin_of(nodes[0]).get(f"/v1/explain?key=s:{moved.replace(' ', '%20')}")
+    assert explained["reason"] == "moved to another node by an operator"
     wait_until(lambda: here.get(moved) == value)  # from there
+
+
+def test_a_move_takes_a_soft_pin_along_and_leaves_what_an_operator_pinned(
+    nodes: list[StoreProcess], clients: tuple[StoreClient, StoreClient]
+) -> None:
+    here, _ = clients
+    soft, plain, pinned = (next(KEYS).replace(" ", "-") for _ in range(3))
+    here.put(soft, b"value", soft_pin=True)
+    here.put_many([(key, b"value") for key in (plain, pinned)])
+    pin = admin_of(nodes[0]).post("/v1/pin", {"keys": [f"s:{pinned}"], "ttl_s": 60})["pin"]
+    told = _ask(nodes[0], "move", key_prefix="s:")
+    assert (told["nodes"], told["ended_here"], told["left"]) == ({"node-b": 3}, 2, 1)
+    assert "unpin" in told["reason"]
+    assert [lies_at(nodes[0], key) for key in (soft, plain, pinned)] == [False, False, True]
+    with local_client(nodes[1].socket) as raw:
+        entries = [string_entry_id(key) for key in (soft, plain, pinned)]
+        found = raw.call(wire.Lookup(entries, local_only=True)).message
+        assert isinstance(found, wire.LookupReply)
+        assert found.soft_pins == b"\1\0\0"
+    admin_of(nodes[0]).post("/v1/unpin", {"pin": pin})
+    assert _ask(nodes[0], "move", key_prefix="s:")["ended_here"] == 1
 
 
 def test_what_a_copy_looks_at_is_no_use_of_it(
@@ -105,6 +128,8 @@ def test_blocks_move_with_their_chain(
     told = _ask(nodes[0], "move", namespace=WARM.digest.hex())
     assert (told["nodes"], told["ended_here"], told["left"]) == ({"node-b": 150}, 150, 0)
     assert here.stats()["tiers"]["dram"]["entries"] == 0
+    key = block_keys(WARM, LONG)[7].hex()
+    assert "moved" in admin_of(nodes[0]).get(f"/v1/explain?key=kv:{key}")["reason"]
     with there.kv(WARM) as kv:
         assert kv.lookup(LONG).num_tokens == len(LONG)
     expected = read_blocks(there, LONG)
@@ -172,7 +197,7 @@ def test_what_is_beyond_the_bound_of_one_request_is_left(
             listener=listener,
             copies="keep",
         )
-        routes = copying.CopyRoutes(Listing(node.store, None), peers, None)
+        routes = copying.CopyRoutes(Listing(node.store, None), peers, None, set)
         call: Any = SimpleNamespace(body=CopyRequest(dry_run=True))
         told = asyncio.run(routes.routes()[0].handler(call))
         assert (told.left, told.num_bytes) == (6, 8)
