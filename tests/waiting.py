@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 POLL_SECONDS = 0.01
@@ -58,6 +59,18 @@ class Lateness:
 
 def _moment(tick: _Tick) -> float:
     return tick.at
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """AssertionError where the block takes longer. What the machine keeps us from running does not
+    count."""
+    with Lateness() as machine:
+        began = time.monotonic()
+        yield
+        taken = time.monotonic() - began
+    late = machine.seconds
+    assert taken - late < seconds, f"it took {taken:.3f} s; the machine was {late:.3f} s late"
 
 
 def wait_until(
