@@ -21,6 +21,7 @@ from moontide.transfer.types import PAGE_BYTES, align_up
 from .. import wire
 from ..errors import StoreUnavailable
 from ..keys import EntryId
+from ..run_layout import occupied_bytes
 from ..types import PutResult, PutStatus
 from .connections.attachment import Holder, SegmentTaken
 from .connections.frames import OwnerLost
@@ -31,7 +32,7 @@ from .deadline import Deadline
 from .granted import GrantedMemory
 from .locations import Spans
 from .put_options import PutOptions
-from .run_batches import Batch, batches_for_runs, occupied_bytes
+from .run_batches import Batch, batches_for_runs
 from .runs import Run, Runs
 from .targets import SMALL_VALUE_BYTES
 

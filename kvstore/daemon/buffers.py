@@ -7,8 +7,8 @@ payload is received straight into the pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from ..errors import StoreError
 from ..wire import HEADER, MAX_BODY_BYTES
@@ -77,50 +77,56 @@ class ReceiveBuffer:
 
 
 class Piece(NamedTuple):
-    """A run of payload bytes that belongs to one entry's reservation, or to none (`slot` -1)."""
+    """Payload bytes that belong to one reservation, or to none (`slot` -1)."""
 
     slot: int
     generation: int
-    offset: int  # within the entry
+    offset: int  # within it
     num_bytes: int
 
 
-class EntryBytes(Protocol):
-    """The part of the store a sink needs: the bytes of a reservation, while it is current."""
-
-    def buffer(self, slot: int, generation: int) -> memoryview: ...
+ReservedBytes = Callable[[int, int], memoryview]
+"""The bytes of a reservation (slot, generation). Raises StoreError when it is not current."""
 
 
 class PayloadSink:
-    """Where the payload of one frame goes: piece after piece, straight into the reserved entries.
+    """Where the payload of one frame goes: piece after piece, straight into what is reserved, and
+    its last bytes into `tail`.
 
     A piece whose reservation has ended meanwhile is received and thrown away, so nothing is ever
     written into space that has a new owner."""
 
-    def __init__(self, store: EntryBytes, pieces: Iterable[Piece]) -> None:
-        self._store = store
+    def __init__(
+        self, reserved: ReservedBytes, pieces: Iterable[Piece], tail: bytearray | None = None
+    ) -> None:
+        self._reserved = reserved
         self._pieces = [piece for piece in pieces if piece.num_bytes]
+        self._tail = memoryview(tail or b"")
         self._index = 0
         self._done = 0  # bytes of the current piece
-        self.remaining = sum(piece.num_bytes for piece in self._pieces)
+        self.remaining = sum(piece.num_bytes for piece in self._pieces) + len(self._tail)
 
     def target(self) -> memoryview:
         """Where the next bytes go; not empty while any remain. Use it at once: it is checked
         against the store each time."""
+        if self._index == len(self._pieces):
+            return self._tail[-self.remaining :]
         piece = self._pieces[self._index]
         left = piece.num_bytes - self._done
         if piece.slot >= 0:
             try:
-                entry = self._store.buffer(piece.slot, piece.generation)
+                reserved = self._reserved(piece.slot, piece.generation)
             except StoreError:
                 self._pieces[self._index] = piece._replace(slot=-1)
             else:
                 start = piece.offset + self._done
-                return entry[start : start + left]
+                return reserved[start : start + left]
         return _DRAIN[:left]
 
     def filled(self, num_bytes: int) -> None:
         self.remaining -= num_bytes
+        if self._index == len(self._pieces):
+            return
         self._done += num_bytes
         if self._done == self._pieces[self._index].num_bytes:
             self._index += 1
@@ -138,9 +144,8 @@ class PayloadSink:
 
 def drain(num_bytes: int) -> PayloadSink:
     """A sink for a payload that nobody wants."""
-    return PayloadSink(_Nothing(), [Piece(-1, 0, 0, num_bytes)])
+    return PayloadSink(_reserved_nowhere, [Piece(-1, 0, 0, num_bytes)])
 
 
-class _Nothing:
-    def buffer(self, slot: int, generation: int) -> memoryview:
-        raise AssertionError("a drained payload has no entry")
+def _reserved_nowhere(slot: int, generation: int) -> memoryview:
+    raise AssertionError("a drained payload has no entry")

@@ -83,13 +83,21 @@ class Room:
     def take_for_copy(self, num_bytes: int, now: float) -> Space | None:
         """For what lies elsewhere, too: in the segments of all writers, so that all of the tier is
         one order of eviction to it."""
+        place = self._place_for_daemon(self._pool.all_arenas(), num_bytes, now)
+        return place and self._with_slot(place, num_bytes, self._catalog.take_slot)
+
+    def take_daemon_run(self, num_bytes: int, now: float) -> Space | None:
+        """For a run that the daemon writes, in its own segments."""
+        place = self._place_for_daemon([self._pool.daemon], num_bytes, now)
+        return place and self._with_slot(place, num_bytes, self._catalog.take_slot_for_run)
+
+    def _place_for_daemon(
+        self, arenas: Sequence[Arena], num_bytes: int, now: float
+    ) -> Place | None:
         placement = self._placement
-        place = placement.find_free(self._pool.daemon, num_bytes)
-        if place is None:
-            place = placement.make_room_for_daemon(self._pool.all_arenas(), num_bytes, now)
-        if place is None:
-            return None
-        return self._with_slot(place, num_bytes, self._catalog.take_slot)
+        return placement.find_free(self._pool.daemon, num_bytes) or placement.make_room_for_daemon(
+            arenas, num_bytes, now
+        )
 
     def take_little(self, writers: Sequence[Arena], num_bytes: int, now: float) -> Space | None:
         """As `take`, but where others would lose a whole segment for it, the daemon's coldest

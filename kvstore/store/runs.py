@@ -1,4 +1,5 @@
-"""Runs: stretches of granted segments from which clients cut string entries themselves.
+"""Runs: stretches of segments from which string entries are cut: by clients in what was granted to
+them, by the daemon in its own for what it is sent.
 
 A run is a reservation without a key: one slot, an owner, a share of the pool, quarantine. Its rest
 shrinks from the front as entries are committed from it:
@@ -29,10 +30,10 @@ from .ends import DropReason
 from .entries import Entries
 from .owners import Owner
 from .placement import Placement
-from .pool import Pool
+from .pool import Arena, Pool
 from .quarantine import Quarantine
 from .refusals import Refusals
-from .room import Room
+from .room import Room, Space
 from .shares import Shares
 from .types import Pieces, ReserveResult, RunOptions, RunResult
 
@@ -46,13 +47,14 @@ _U64s = NDArray[np.uint64]
 
 
 class _Run:
-    __slots__ = ("base", "end", "front", "owner", "segment", "slot")
+    __slots__ = ("base", "end", "front", "owner", "segment", "slot", "writer")
 
-    def __init__(self, slot: int, owner: Owner, segment: int, base: int, num_bytes: int) -> None:
-        self.slot = slot
+    def __init__(self, space: Space, num_bytes: int, owner: Owner, writer: Arena) -> None:
+        self.slot = space.slot
         self.owner = owner
-        self.segment = segment
-        self.base = base
+        self.writer = writer
+        self.segment = space.segment
+        self.base = space.offset
         self.front = 0  # from base, as the next two
         self.end = num_bytes
 
@@ -87,13 +89,23 @@ class Runs:
 
     def reserve(self, owner: Owner, num_bytes: int, now: float) -> ReserveResult:
         """Whole pages in a segment granted to the owner's client; FULL when it gets none."""
+        return self._reserve(owner, self._pool.arena_of(owner.client), num_bytes, now)
+
+    def reserve_for_daemon(self, owner: Owner, num_bytes: int, now: float) -> ReserveResult:
+        """As `reserve`, where the daemon itself writes what the owner sends."""
+        return self._reserve(owner, self._pool.daemon, num_bytes, now)
+
+    def _reserve(self, owner: Owner, writer: Arena, num_bytes: int, now: float) -> ReserveResult:
         most = self._pool.settings.segment_bytes
         if not 0 < num_bytes <= most:
             raise InvalidRequest(f"a run of {num_bytes} bytes; give 1..{most} (one segment)")
         num_bytes = align_up(num_bytes, PAGE_BYTES)
         if not self._shares.admits(owner.client, num_bytes):
             return self._refusals.beyond_share(owner.client, num_bytes)
-        space = self._room.take_granted(self._pool.arena_of(owner.client), num_bytes, now)
+        if writer is self._pool.daemon:
+            space = self._room.take_daemon_run(num_bytes, now)
+        else:
+            space = self._room.take_granted(writer, num_bytes, now)
         self._entries.announce_evictions()
         if space is None:
             return self._refusals.no_room(num_bytes)
@@ -105,13 +117,21 @@ class Runs:
         words[position + CHECKSUM] = 0
         words[position] = pack_head(generation, 0, SlotState.RESERVED)
         self._catalog.namespaces[space.slot] = STRINGS
-        self._runs[space.slot] = _Run(space.slot, owner, space.segment, space.offset, num_bytes)
+        self._runs[space.slot] = _Run(space, num_bytes, owner, writer)
         owner.runs.add(space.slot)
         self._entries.counters.reserved_bytes += num_bytes
         self._shares.take(owner.client, num_bytes)
         return ReserveResult(
             ReserveStatus.RESERVED, space.slot, generation, space.segment, space.offset, True
         )
+
+    def buffer(self, owner: Owner, slot: int, generation: int) -> memoryview:
+        """All of an owner's run. Raises InvalidRequest when it is over."""
+        run = self._find(owner, slot, generation)
+        if run is None:
+            raise _no_such_run(slot, generation)
+        memory = self._pool.segments[run.segment].memory.buffer
+        return memory[run.base : run.base + run.end]
 
     # -- committing ---------------------------------------------------------------------
 
@@ -129,7 +149,7 @@ class Runs:
         run = self._find(owner, slot, generation)
         if run is None:
             self._entries.counters.stale_notices += 1
-            raise InvalidRequest(f"slot {slot}, generation {generation}: no such run")
+            raise _no_such_run(slot, generation)
         self._entries.expire_among(pieces.entries, now)
         if len(pieces.entries) > 1 and len(set(pieces.entries)) < len(pieces.entries):
             return self._commit_repeated(run, pieces, options, now)
@@ -294,10 +314,11 @@ class Runs:
         return True
 
     def end_owner(self, owner: Owner, *, stopped: bool) -> None:
-        """As of other reservations: unless the writer has `stopped`, runs go to quarantine."""
+        """As of other reservations: unless the writer has `stopped`, what it can still write goes
+        to quarantine."""
         for slot in tuple(owner.runs):
             run = self._runs[slot]
-            if stopped:
+            if stopped or run.writer is self._pool.daemon:
                 self._discard(run)
             else:
                 self._close(run)
@@ -341,6 +362,10 @@ class Runs:
             if slot not in run.owner.runs:
                 differences.append(f"run in slot {slot} is not among its owner's")
         return differences
+
+
+def _no_such_run(slot: int, generation: int) -> InvalidRequest:
+    return InvalidRequest(f"slot {slot}, generation {generation}: no such run")
 
 
 def _flags(options: RunOptions) -> int:

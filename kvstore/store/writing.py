@@ -156,13 +156,12 @@ class StoreWriting(StoreParts):
         *,
         origin: Origin,
         ends_at: float | None = None,
-        soft_pin: bool = False,
         now: float,
     ) -> list[ReserveResult]:
         """As `reserve_fill`, for string entries. They are found once they are committed, and until
         `ends_at` (monotonic seconds), when what they are copies of ends."""
         check_entries(entries, sizes)
-        batch = Batch(self._owners.get(owner), origin=origin, ends_at=ends_at, soft_pin=soft_pin)
+        batch = Batch(self._owners.get(owner), origin=origin, ends_at=ends_at)
         return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
 
     def expect_checksums(
@@ -236,6 +235,20 @@ class StoreWriting(StoreParts):
         """A stretch of a segment granted to the owner's client, from which it cuts entries; it ends
         like any reservation, or with its last byte. FULL when the client gets no such segment."""
         return self._runs.reserve(self._owners.get(owner), num_bytes, now)
+
+    def reserve_daemon_run(self, owner: OwnerId, num_bytes: int, now: float) -> ReserveResult:
+        """As `reserve_run`, in the store's own segments, for what the owner sends it to write: it
+        is never told of it."""
+        return self._runs.reserve_for_daemon(self._owners.get(owner), num_bytes, now)
+
+    def run_buffer(self, owner: OwnerId, slot: int, generation: int) -> memoryview:
+        """A run's bytes, writable until what was cut off is committed. Raises InvalidRequest when
+        it is over."""
+        return self._runs.buffer(self._owners.get(owner), slot, generation)
+
+    def end_run(self, owner: OwnerId, slot: int, generation: int) -> None:
+        """The writer has stopped: frees what is left of a run, if anything."""
+        self._runs.abort(self._owners.get(owner), slot, generation)
 
     def commit_run(
         self,

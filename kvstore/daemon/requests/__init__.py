@@ -22,6 +22,7 @@ from . import (
     floors,
     lookups,
     prefetch,
+    putting,
     reading,
     runs,
     segments,
@@ -73,7 +74,7 @@ _SINCE_VERSION: dict[type[wire.Request], int] = {
     wire.ReadFloors: 2,
 }
 _PAYLOAD_HANDLERS: dict[type[wire.Request], _PayloadHandler] = {
-    wire.Put: entries.put,
+    wire.Put: putting.put,
     wire.Write: entries.write,
 }
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 
 from ... import wire
-from ...errors import InvalidRequest, StoreError
+from ...errors import InvalidRequest
 from ...keys import EntryId, is_block
 from ...store import ReserveResult
-from ...types import IfExists, PutResult, ReserveStatus
-from ..answers import Deferred, Incoming, Outgoing, mapped
+from ...types import IfExists, PutResult
+from ..answers import Deferred, Incoming
 from ..buffers import PayloadSink, Piece
 from ..peer import Peer
 from ..settings import PEERS_NEED
@@ -23,65 +22,10 @@ LEAST_TTL_SECONDS = 0.001
 _NOTHING: frozenset[bytes] = frozenset()
 
 
-def put(peer: Peer, message: wire.Put, payload_bytes: int) -> Incoming:
-    """Values that fit go straight into the pool; the others are received and dropped."""
-    checks.same_length(entries=message.entries, sizes=message.sizes, checksums=message.checksums)
-    checks.checksums(message.checksums)
-    if sum(message.sizes) != payload_bytes:
-        raise InvalidRequest(
-            f"sizes add up to {sum(message.sizes)} bytes, the payload has {payload_bytes}"
-        )
-    reserved = _reserve(peer, message, shared_memory=False)
-    pieces = [
-        Piece(got.slot if _is_reserved(got) else -1, got.generation, 0, size)
-        for got, size in zip(reserved, message.sizes, strict=True)
-    ]
-    sink = PayloadSink(peer.store, pieces)
-    return Incoming(sink, partial(_finish_put, peer, message.checksums, reserved))
-
-
-def _finish_put(
-    peer: Peer, checksums: list[int], reserved: list[ReserveResult]
-) -> wire.Reply | Deferred:
-    """The client never hears of the reservations: they end here, also when nothing comes of
-    them."""
-    mine = [index for index, got in enumerate(reserved) if _is_reserved(got)]
-    results = [(int(got.status), got.reason) for got in reserved]  # the two enums agree
-
-    def merge(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
-        if isinstance(reply, wire.Failure):
-            _abort_open(peer, message)
-        if isinstance(reply, wire.PutReply):
-            for index, result in zip(mine, reply.results, strict=True):
-                results[index] = result
-            return wire.PutReply(results)
-        return reply
-
-    message = wire.Commit(
-        [reserved[index].slot for index in mine],
-        [reserved[index].generation for index in mine],
-        [checksums[index] for index in mine],
-    )
-    try:
-        return mapped(_commit(peer, message), merge)
-    except StoreError:
-        _abort_open(peer, message)
-        raise
-
-
-def _abort_open(peer: Peer, message: wire.Commit) -> None:
-    """Those that were not committed."""
-    places = [
-        place
-        for place in zip(message.slots, message.generations, strict=True)
-        if peer.store.purpose(peer.owner, *place) is not None
-    ]
-    peer.store.abort(peer.owner, [slot for slot, _ in places], [each for _, each in places])
-
-
 def reserve(peer: Peer, message: wire.Reserve) -> wire.Reserved:
     checks.same_length(entries=message.entries, sizes=message.sizes)
-    return reserved_reply(_reserve(peer, message, shared_memory=peer.shared_memory))
+    entries = check_write(peer, message)
+    return reserved_reply(reserve_room(peer, message, entries, shared_memory=peer.shared_memory))
 
 
 def reserved_reply(results: list[ReserveResult]) -> wire.Reserved:
@@ -104,7 +48,7 @@ def write(peer: Peer, message: wire.Write, payload_bytes: int) -> Incoming:
             f"write of {payload_bytes} bytes at offset {message.offset}; the entry has {room}"
         )
     piece = Piece(message.slot, message.generation, message.offset, payload_bytes)
-    return Incoming(PayloadSink(peer.store, [piece]), wire.Ok)
+    return Incoming(PayloadSink(peer.store.buffer, [piece]), wire.Ok)
 
 
 def advance(peer: Peer, message: wire.Advance) -> wire.Ok:
@@ -121,10 +65,10 @@ def advance(peer: Peer, message: wire.Advance) -> wire.Ok:
 
 def commit(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
     checks.reservations(message.slots, message.generations)
-    return _commit(peer, message)
+    return commit_reserved(peer, message)
 
 
-def _commit(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
+def commit_reserved(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
     """Replaces wait until no other store has an older value, puts with replicas until others have
     this one."""
     changes = peer.sources.changes
@@ -162,13 +106,17 @@ def abort(peer: Peer, message: wire.Abort) -> wire.Ok:
     return wire.Ok()
 
 
-def _reserve(
-    peer: Peer, message: wire.Put | wire.Reserve, *, shared_memory: bool
-) -> list[ReserveResult]:
+def check_write(peer: Peer, message: wire.Put | wire.Reserve) -> list[EntryId]:
+    """Its entries, when all that it says may be said."""
     checks.seconds("ttl_s", message.ttl_s, least=LEAST_TTL_SECONDS)
     checks.unsigned("sizes", message.sizes, wire.MAX_PAYLOAD_BYTES)
     check_replicas(peer, message.replicas)
-    entries = checks.string_ids(message.entries)
+    return checks.string_ids(message.entries)
+
+
+def reserve_room(
+    peer: Peer, message: wire.Put | wire.Reserve, entries: list[EntryId], *, shared_memory: bool
+) -> list[ReserveResult]:
     return peer.store.reserve(
         peer.owner,
         entries,
@@ -197,10 +145,6 @@ def that_must_stay(peer: Peer, if_exists: IfExists, entries: Sequence[bytes]) ->
     if if_exists == "replace" or peer.tiering is None:
         return _NOTHING
     return frozenset(peer.tiering.on_disk([EntryId(entry) for entry in entries]))
-
-
-def _is_reserved(result: ReserveResult) -> bool:
-    return result.status is ReserveStatus.RESERVED
 
 
 def _wire_result(result: PutResult) -> tuple[int, str]:

@@ -88,9 +88,13 @@ class RawClient:
         return answer
 
     def send(self, message: Any, payload: bytes = b"") -> int:
+        return self.send_part(message, payload, len(payload))
+
+    def send_part(self, message: Any, payload: bytes, num_bytes: int) -> int:
+        """Of the payload only its first bytes."""
         self._last_id += 1
         head = wire.encode_frame(message, self._last_id, len(payload), version=self.version)
-        self.socket.sendall(head + payload)
+        self.socket.sendall(head + payload[:num_bytes])
         return self._last_id
 
     def call(self, message: Any, payload: bytes = b"") -> Answer:

@@ -67,7 +67,7 @@ def test_a_buffer_grows_only_by_what_arrived_and_shrinks_when_empty() -> None:
 def test_payload_goes_to_its_pieces_in_order_and_refused_ones_are_dropped() -> None:
     entries = Entries({(1, 1): 4, (2, 1): 10})
     sink = PayloadSink(
-        entries, [Piece(1, 1, 0, 4), Piece(-1, 0, 0, 3), Piece(9, 9, 0, 0), Piece(2, 1, 5, 5)]
+        entries.buffer, [Piece(1, 1, 0, 4), Piece(-1, 0, 0, 3), Piece(9, 9, 0, 0), Piece(2, 1, 5, 5)]
     )
     buffer = ReceiveBuffer(Budget(LIMIT, "tests"))
     receive(buffer, b"aaaaXXXbbbbb+next")
@@ -80,7 +80,7 @@ def test_payload_goes_to_its_pieces_in_order_and_refused_ones_are_dropped() -> N
 def test_a_reservation_that_ends_midway_gets_no_further_byte() -> None:
     entries = Entries({(1, 1): 8})
     space = entries.bytes[1, 1]
-    sink = PayloadSink(entries, [Piece(1, 1, 0, 8)])
+    sink = PayloadSink(entries.buffer, [Piece(1, 1, 0, 8)])
     sink.target()[:3] = b"aaa"
     sink.filled(3)
     del entries.bytes[1, 1]

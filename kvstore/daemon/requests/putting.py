@@ -1,0 +1,163 @@
+"""Put: values that come with their message.
+
+Values that are all new and small go into one run and are committed with it; for others there is a
+reservation each. The client never hears of either: they end here, also when nothing comes of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from ... import wire
+from ...errors import InvalidRequest, StoreError
+from ...keys import EntryId
+from ...run_layout import laid_out
+from ...store import ReserveResult
+from ...types import PutStatus, ReserveStatus
+from ..answers import Deferred, Incoming, Outgoing, mapped
+from ..buffers import PayloadSink, Piece
+from ..peer import Peer
+from . import checks, runs
+from .entries import check_write, commit_reserved, reserve_room, that_must_stay
+
+
+def put(peer: Peer, message: wire.Put, payload_bytes: int) -> Incoming:
+    """Values that fit go straight into the pool; the others are received and dropped."""
+    checks.same_length(entries=message.entries, sizes=message.sizes, checksums=message.checksums)
+    checks.checksums(message.checksums)
+    if sum(message.sizes) != payload_bytes:
+        raise InvalidRequest(
+            f"sizes add up to {sum(message.sizes)} bytes, the payload has {payload_bytes}"
+        )
+    entries = check_write(peer, message)
+    return _into_run(peer, message, entries) or _into_reservations(peer, message, entries)
+
+
+# -- one run for all --------------------------------------------------------------------
+
+
+def _into_run(peer: Peer, message: wire.Put, entries: Sequence[EntryId]) -> Incoming | None:
+    """None where there is none, or where it would be filled for nothing."""
+    if len(entries) < 2 or not _are_new(peer, message, entries):
+        return None
+    offsets, num_bytes = laid_out(message.sizes)
+    if num_bytes > peer.store.run_bytes:
+        return None
+    run = peer.store.reserve_daemon_run(peer.owner, num_bytes, peer.clock())
+    if run.status is not ReserveStatus.RESERVED:
+        return None
+    pieces = _joined(run, offsets, message.sizes)
+    sink = PayloadSink(partial(peer.store.run_buffer, peer.owner), pieces)
+    return Incoming(sink, partial(_commit_run, peer, message, run, offsets))
+
+
+def _are_new(peer: Peer, message: wire.Put, entries: Sequence[EntryId]) -> bool:
+    if message.if_exists == "replace":
+        return True
+    return len(peer.store.absent(entries, peer.clock())) == len(entries) and not that_must_stay(
+        peer, message.if_exists, entries
+    )
+
+
+def _joined(run: ReserveResult, offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[Piece]:
+    """One piece for what lies without gaps."""
+    begin = end = 0
+    for offset, size in zip(offsets, sizes, strict=True):
+        if offset != end:
+            yield Piece(run.slot, run.generation, begin, end - begin)
+            begin = offset
+        end = offset + size
+    yield Piece(run.slot, run.generation, begin, end - begin)
+
+
+def _commit_run(
+    peer: Peer, message: wire.Put, run: ReserveResult, offsets: Sequence[int]
+) -> wire.Reply | Deferred:
+    def end(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
+        peer.store.end_run(peer.owner, run.slot, run.generation)
+        if isinstance(reply, wire.RunReply):
+            return wire.PutReply(
+                [
+                    (status, reply.reason if status == PutStatus.FULL else "")
+                    for status in reply.statuses
+                ]
+            )
+        return reply
+
+    commit = wire.CommitRun(
+        run.slot,
+        run.generation,
+        message.entries,
+        _packed(offsets),
+        _packed(message.sizes),
+        _packed(message.checksums),
+        message.if_exists,
+        message.ttl_s,
+        message.soft_pin,
+        message.replicas,
+    )
+    try:
+        return mapped(runs.commit(peer, commit), end)
+    except StoreError:
+        peer.store.end_run(peer.owner, run.slot, run.generation)
+        raise
+
+
+def _packed(values: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+# -- a reservation each -----------------------------------------------------------------
+
+
+def _into_reservations(peer: Peer, message: wire.Put, entries: list[EntryId]) -> Incoming:
+    reserved = reserve_room(peer, message, entries, shared_memory=False)
+    pieces = [
+        Piece(got.slot if _is_reserved(got) else -1, got.generation, 0, size)
+        for got, size in zip(reserved, message.sizes, strict=True)
+    ]
+    sink = PayloadSink(peer.store.buffer, pieces)
+    return Incoming(sink, partial(_commit_reserved, peer, message.checksums, reserved))
+
+
+def _commit_reserved(
+    peer: Peer, checksums: Sequence[int], reserved: list[ReserveResult]
+) -> wire.Reply | Deferred:
+    mine = [index for index, got in enumerate(reserved) if _is_reserved(got)]
+    results = [(int(got.status), got.reason) for got in reserved]  # the two enums agree
+
+    def merge(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
+        if isinstance(reply, wire.Failure):
+            _abort_open(peer, message)
+        if isinstance(reply, wire.PutReply):
+            for index, result in zip(mine, reply.results, strict=True):
+                results[index] = result
+            return wire.PutReply(results)
+        return reply
+
+    message = wire.Commit(
+        [reserved[index].slot for index in mine],
+        [reserved[index].generation for index in mine],
+        [checksums[index] for index in mine],
+    )
+    try:
+        return mapped(commit_reserved(peer, message), merge)
+    except StoreError:
+        _abort_open(peer, message)
+        raise
+
+
+def _abort_open(peer: Peer, message: wire.Commit) -> None:
+    """Those that were not committed."""
+    places = [
+        place
+        for place in zip(message.slots, message.generations, strict=True)
+        if peer.store.purpose(peer.owner, *place) is not None
+    ]
+    peer.store.abort(peer.owner, [slot for slot, _ in places], [each for _, each in places])
+
+
+def _is_reserved(result: ReserveResult) -> bool:
+    return result.status is ReserveStatus.RESERVED
