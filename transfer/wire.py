@@ -10,6 +10,16 @@ body of `length` bytes; then requests, pipelined, answered in order:
     READ  segment, offset, length            → DATA ‖ length bytes   | FAILED ‖ reason
     WRITE segment, offset, length ‖ payload  → DONE                  | FAILED ‖ reason
 
+Since version 2 small ones share a frame, a *bundle* of `offset` requests, whose ids count up from
+`request id`:
+
+    WRITES ‖ for each: segment u32, length u32, offset u64 ‖ all payloads
+    DATAS  ‖ the bytes of so many READs
+    DONES
+
+DATAS and DONES stand for a DATA, or DONE, of each; of requests that were sent in any frames. Where
+one of them fails the others are answered without it.
+
 `version` is that of the frame's layout, which is 1 for every kind so far. The handshake agrees on
 the newest version both ends speak; a kind that came with a newer one is not sent then.
 
@@ -23,14 +33,16 @@ import enum
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from .errors import Malformed, VersionMismatch
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 OLDEST_VERSION = 1
+BUNDLES_VERSION = 2
 MAGIC = b"MX"
 HEADER = struct.Struct("<2sBBIQQQ")
 HEADER_BYTES = HEADER.size
@@ -41,6 +53,10 @@ MAX_REASON_BYTES = 512
 MAX_PIECE_BYTES = 16 << 20
 """Of one READ or WRITE; larger slices travel as several pieces."""
 MAX_OFFSET = 1 << 62
+MAX_BUNDLE_SLICES = 64
+MAX_BUNDLE_BYTES = 1 << 20
+"""Of the slices of one bundle."""
+_PLACE = struct.Struct("<IIQ")
 
 
 class Kind(enum.IntEnum):
@@ -53,6 +69,9 @@ class Kind(enum.IntEnum):
     DATA = 18
     DONE = 19
     FAILED = 20
+    WRITES = 21
+    DATAS = 22
+    DONES = 23
 
 
 _LENGTHS = {
@@ -65,7 +84,11 @@ _LENGTHS = {
     Kind.DATA: (1, MAX_PIECE_BYTES),
     Kind.DONE: (0, 0),
     Kind.FAILED: (0, MAX_REASON_BYTES),
+    Kind.WRITES: (2 * (_PLACE.size + 1), MAX_BUNDLE_SLICES * _PLACE.size + MAX_BUNDLE_BYTES),
+    Kind.DATAS: (2, MAX_BUNDLE_BYTES),
+    Kind.DONES: (0, 0),
 }
+_BUNDLES = (Kind.WRITES, Kind.DATAS, Kind.DONES)
 _KINDS = {int(kind): kind for kind in Kind}
 
 
@@ -75,6 +98,15 @@ class Header(NamedTuple):
     request_id: int = 0
     offset: int = 0
     length: int = 0
+
+    @property
+    def request_ids(self) -> range:
+        """Of the requests that this frame makes or answers."""
+        return range(self.request_id, self.request_id + self.num_slices)
+
+    @property
+    def num_slices(self) -> int:
+        return self.offset if self.kind in _BUNDLES else 1
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -135,7 +167,73 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
             f"{kind.name} of {length} bytes at offset {offset}; it has {least}..{most} bytes, "
             f"offsets up to {MAX_OFFSET}"
         )
+    if kind in _BUNDLES and not 2 <= offset <= MAX_BUNDLE_SLICES:
+        raise Malformed(f"{kind.name} of {offset} slices; a bundle has 2..{MAX_BUNDLE_SLICES}")
     return Header(kind, segment, request_id, offset, length)
+
+
+def bundle_length(requests: Sequence[Header]) -> int:
+    """How many of them, from the first on, can share a frame: a bundle, or a frame of its own."""
+    kind, _, first_id, _, _ = requests[0]
+    num_bytes = 0
+    for count, request in enumerate(requests[:MAX_BUNDLE_SLICES]):
+        num_bytes += request.length
+        is_next = request.kind is kind and request.request_id == first_id + count
+        if count and not (is_next and num_bytes <= MAX_BUNDLE_BYTES):
+            return count
+    return min(len(requests), MAX_BUNDLE_SLICES)
+
+
+def success(requests: Sequence[Header]) -> Header:
+    """The answer that these, which can share a frame, are done."""
+    kind, _, request_id, _, num_bytes = requests[0]
+    is_read = kind is Kind.READ
+    if len(requests) == 1:
+        return (
+            Header(Kind.DATA, 0, request_id, 0, num_bytes)
+            if is_read
+            else Header(Kind.DONE, 0, request_id)
+        )
+    if not is_read:
+        return Header(Kind.DONES, 0, request_id, len(requests))
+    return Header(Kind.DATAS, 0, request_id, len(requests), sum([each.length for each in requests]))
+
+
+def encode_writes(writes: Sequence[Header]) -> bytes:
+    """All of a WRITES frame but its payloads."""
+    places = [_PLACE.pack(write.segment, write.length, write.offset) for write in writes]
+    table = b"".join(places)
+    num_bytes = len(table) + sum([write.length for write in writes])
+    head = Header(Kind.WRITES, 0, writes[0].request_id, len(writes), num_bytes)
+    return encode_header(head) + table
+
+
+def table_bytes(writes: Header) -> int:
+    """Of a WRITES frame."""
+    return writes.num_slices * _PLACE.size
+
+
+def decode_writes(header: Header, table: bytes | bytearray | memoryview) -> list[Header]:
+    """What a WRITES frame asks for. Raises Malformed; the payloads are as long as was said and
+    every length is within its bound then."""
+    writes = [
+        Header(Kind.WRITE, segment, request_id, offset, length)
+        for request_id, (segment, length, offset) in zip(
+            header.request_ids, _PLACE.iter_unpack(table), strict=True
+        )
+    ]
+    num_bytes = sum(write.length for write in writes)
+    if num_bytes != header.length - len(table) or num_bytes > MAX_BUNDLE_BYTES:
+        raise Malformed(
+            f"WRITES of {num_bytes} bytes in a frame of {header.length}; at most {MAX_BUNDLE_BYTES}"
+        )
+    for write in writes:
+        if not write.length or write.offset > MAX_OFFSET:
+            raise Malformed(
+                f"WRITES of {write.length} bytes at offset {write.offset}; it has 1 byte at least, "
+                f"offsets up to {MAX_OFFSET}"
+            )
+    return writes
 
 
 def encode_body(body: Body) -> bytes:

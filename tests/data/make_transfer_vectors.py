@@ -52,6 +52,12 @@ def transfers() -> Iterator[dict[str, Any]]:
     reason = "unknown_segment: segment 9 is not registered here"
     frame = wire.encode_reason(5, reason)
     yield _transfer(Header(Kind.FAILED, 0, 5, 0, len(reason)), frame) | {"reason": reason}
+    writes = [Header(Kind.WRITE, 3, 7, 1 << 40, 4096), Header(Kind.WRITE, 2**32 - 1, 8, 0, 1)]
+    frame = wire.encode_writes(writes)  # without the payloads
+    fields = [{**write._asdict(), "kind": int(write.kind)} for write in writes]
+    yield _transfer(wire.decode_header(frame[: wire.HEADER_BYTES]), frame) | {"writes": fields}
+    for header in (Header(Kind.DATAS, 0, 7, 2, 4097), Header(Kind.DONES, 0, 7, 2, 0)):
+        yield _transfer(header, wire.encode_header(header))
 
 
 def _transfer(header: Header, frame: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,11 @@ def test_golden_transfer_frames(name: str) -> None:
     }
     header = wire.decode_header(frame[:32])
     assert header == Header(**{**fields, "kind": Kind(kind)})
-    if name == "FAILED":
+    if name == "WRITES":
+        writes = [Header(**{**write, "kind": Kind.WRITE}) for write in CASES[name]["writes"]]
+        assert wire.decode_writes(header, frame[32:]) == writes
+        assert wire.encode_writes(writes) == frame
+    elif name == "FAILED":
         assert wire.encode_reason(request_id, CASES[name]["reason"]) == frame
     else:
         assert wire.encode_header(header) == frame
@@ -114,15 +119,15 @@ def test_a_proof_covers_every_field_and_both_nonces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("oldest", "newest", "agreed"), [(1, 1, 1), (1, 2, 1), (0, 1, 1), (1, 99, 1)]
+    ("oldest", "newest", "agreed"), [(1, 1, 1), (1, 2, 2), (0, 1, 1), (2, 3, 2), (1, 99, 2)]
 )
 def test_the_newest_common_version_is_spoken(oldest: int, newest: int, agreed: int) -> None:
     assert wire.common_version(oldest, newest) == agreed
 
 
-@pytest.mark.parametrize(("oldest", "newest"), [(2, 3), (0, 0), (2, 1)])
+@pytest.mark.parametrize(("oldest", "newest"), [(3, 4), (0, 0), (3, 2)])
 def test_no_common_version_is_refused_with_both_ranges(oldest: int, newest: int) -> None:
-    with pytest.raises(VersionMismatch, match=rf"{oldest}\.\.{newest}.*1\.\.1"):
+    with pytest.raises(VersionMismatch, match=rf"{oldest}\.\.{newest}.*1\.\.2"):
         wire.common_version(oldest, newest)
 
 
@@ -136,6 +141,10 @@ def test_no_common_version_is_refused_with_both_ranges(oldest: int, newest: int)
         (Kind.DATA, 0),
         (Kind.DONE, 1),
         (Kind.FAILED, wire.MAX_REASON_BYTES + 1),
+        (Kind.WRITES, 33),
+        (Kind.WRITES, 64 * 16 + wire.MAX_BUNDLE_BYTES + 1),
+        (Kind.DATAS, wire.MAX_BUNDLE_BYTES + 1),
+        (Kind.DONES, 1),
     ],
 )
 def test_lengths_are_bounded_before_anything_is_allocated(kind: Kind, length: int) -> None:
@@ -154,6 +163,67 @@ def test_foreign_frames_are_refused(magic: bytes, version: int, kind: int) -> No
 def test_a_reason_that_is_too_long_is_cut() -> None:
     frame = wire.encode_reason(1, "é" * 1000)
     assert wire.decode_header(frame[:32]).length == len(frame) - 32 == wire.MAX_REASON_BYTES
+
+
+@pytest.mark.parametrize("kind", [Kind.WRITES, Kind.DATAS, Kind.DONES])
+@pytest.mark.parametrize("count", [0, 1, wire.MAX_BUNDLE_SLICES + 1, 1 << 40])
+def test_bundles_have_a_bounded_number_of_slices(kind: Kind, count: int) -> None:
+    length = 0 if kind is Kind.DONES else 100
+    with pytest.raises(Malformed, match=f"{count} slices"):
+        wire.decode_header(wire.HEADER.pack(b"MX", 1, kind, 0, 0, count, length))
+
+
+SMALL_WRITES = st.builds(
+    lambda segment, offset, length: Header(Kind.WRITE, segment, 0, offset, length),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, wire.MAX_OFFSET),
+    st.integers(1, wire.MAX_BUNDLE_BYTES // wire.MAX_BUNDLE_SLICES),
+)
+
+
+@given(st.integers(0, 2**63), st.lists(SMALL_WRITES, min_size=2, max_size=64))
+def test_a_bundle_asks_for_what_its_writes_would(first_id: int, writes: list[Header]) -> None:
+    writes = [each._replace(request_id=first_id + index) for index, each in enumerate(writes)]
+    assert wire.bundle_length(writes) == len(writes)
+    frame = wire.encode_writes(writes)
+    header = wire.decode_header(frame[:32])
+    assert header.length == len(frame) - 32 + sum(write.length for write in writes)
+    assert len(frame) == 32 + wire.table_bytes(header)
+    assert wire.decode_writes(header, frame[32:]) == writes
+
+
+@given(st.integers(2, 64), st.integers(0, 2 << 20), st.data())
+def test_tables_that_lie_raise_only_malformed(count: int, length: int, data: st.DataObject) -> None:
+    """What is understood is as long as its frame, and within every bound."""
+    entry = st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 100, 2**32 - 1]))
+    entries = data.draw(st.lists(entry, min_size=count, max_size=count))
+    offset = data.draw(st.sampled_from([0, wire.MAX_OFFSET, 2**64 - 1]))
+    table = b"".join(struct.pack("<IIQ", *each, offset) for each in entries)
+    header = Header(Kind.WRITES, 0, 1, count, length)
+    try:
+        writes = wire.decode_writes(header, table)
+    except Malformed:
+        return
+    assert len(table) + sum(write.length for write in writes) == length
+    assert all(write.length and write.offset <= wire.MAX_OFFSET for write in writes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ids", "expected"),
+    [
+        ([10], [1], 1),
+        ([10] * 3, [1, 2, 3], 3),
+        ([10] * 3, [1, 3, 4], 1),
+        ([10] * 70, range(1, 71), wire.MAX_BUNDLE_SLICES),
+        ([wire.MAX_BUNDLE_BYTES // 2] * 3, [1, 2, 3], 2),
+        ([wire.MAX_PIECE_BYTES, 1], [1, 2], 1),
+    ],
+)
+def test_what_shares_a_frame(sizes: list[int], ids: Sequence[int], expected: int) -> None:
+    for kind, other in [(Kind.READ, Kind.WRITE), (Kind.WRITE, Kind.READ)]:
+        requests = [Header(kind, 0, n, 0, size) for n, size in zip(ids, sizes, strict=True)]
+        assert wire.bundle_length(requests) == expected
+        assert wire.bundle_length([*requests[:1], *(r._replace(kind=other) for r in requests)]) == 1
 
 
 @given(st.binary(max_size=100))

@@ -4,62 +4,79 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import wire
 from ..errors import Unavailable
 from ..wire import HEADER_BYTES, Header
 
-_SCRATCH_BYTES = 256 << 10
+_SCRATCH_BYTES = 64 << 10
 _LARGE_BYTES = 64 << 10
 """So much of a payload is received in one call that waits for all of it."""
 _MAX_BUFFERS = 128
 """Of one sendmsg."""
-_NOTHING = memoryview(b"")
+
+
+class Nowhere:
+    """Where bytes go that nobody wants: memory that is used over and over."""
+
+    def __init__(self) -> None:
+        self._scratch = memoryview(b"")
+
+    def views(self, num_bytes: int) -> list[memoryview]:
+        """So many bytes in all."""
+        if not self._scratch.nbytes:
+            self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        whole, rest = divmod(num_bytes, _SCRATCH_BYTES)
+        return [self._scratch] * whole + ([self._scratch[:rest]] if rest else [])
 
 
 class FrameReader:
-    """`place(header)` says where a payload goes (exactly its length), or None to throw it away;
+    """`place(header)` says where a payload goes, in views that are exactly as long together;
     `complete(header)` follows when all of it is there. The next header is received with the end of
     a small payload in one call."""
 
     def __init__(
-        self, place: Callable[[Header], memoryview | None], complete: Callable[[Header], None]
+        self,
+        place: Callable[[Header], list[memoryview]],
+        complete: Callable[[Header], None],
+        nowhere: Nowhere,
     ) -> None:
         self._place = place
         self._complete = complete
         self._head = memoryview(bytearray(HEADER_BYTES))
         self._have = 0  # bytes of the next header
         self._current: Header | None = None
-        self._rest = _NOTHING  # of the current payload's place
-        self._skip = 0  # bytes of the current payload to throw away
-        self._scratch = _NOTHING
+        self._rest: list[memoryview] = []  # of the current payload's places
+        self._due = 0  # bytes of them
+        self._nowhere = nowhere
 
     @property
     def current(self) -> Header | None:
         """The frame whose payload is under way."""
         return self._current
 
-    def divert(self) -> None:
-        """What is missing of the current payload is thrown away: its place is let go."""
-        self._skip += self._rest.nbytes
-        self._rest = _NOTHING
+    def divert(self, span: range) -> None:
+        """What is missing of these bytes of the current payload, one or more places, is thrown
+        away: the places are let go."""
+        assert self._current is not None
+        at, rest = self._current.length - self._due, self._rest
+        self._rest = []
+        for view in rest:
+            self._rest += self._nowhere.views(view.nbytes) if at in span else [view]
+            at += view.nbytes
 
     def step(self, sock: socket.socket, flags: int) -> int:
         """One receive, which waits for a payload, and with these flags for a header; bytes that
         came. Raises BlockingIOError, OSError, Unavailable (closed), Malformed."""
-        if self._skip:
-            received = sock.recv_into(self._scratch_of(self._skip))
-            self._skip -= received
-        elif self._rest.nbytes >= _LARGE_BYTES:
-            received = sock.recv_into(self._rest, 0, socket.MSG_WAITALL)
-            self._rest = self._rest[received:] if received < self._rest.nbytes else _NOTHING
-        elif self._rest.nbytes:
-            received = sock.recvmsg_into([self._rest, self._head])[0]
-            placed = min(received, self._rest.nbytes)
-            self._rest = self._rest[placed:] if placed < self._rest.nbytes else _NOTHING
-            self._have = received - placed
+        if self._due >= _LARGE_BYTES:
+            received = receive_all(sock, self._rest)
+            self._placed(received)
+        elif self._due:
+            received = sock.recvmsg_into([*self._rest, self._head])[0]
+            self._have = max(received - self._due, 0)
+            self._placed(received - self._have)
         else:
             received = sock.recv_into(self._head[self._have :], 0, flags)
             self._have += received
@@ -67,6 +84,10 @@ class FrameReader:
             raise Unavailable("the peer closed the connection")
         self._advance()
         return received
+
+    def _placed(self, num_bytes: int) -> None:
+        self._due -= num_bytes
+        self._rest = behind(self._rest, num_bytes) if self._due else []
 
     def _advance(self) -> None:
         """Frames that are complete, and the next one's place."""
@@ -76,87 +97,130 @@ class FrameReader:
         self._have = 0
         header = wire.decode_header(self._head)
         self._current = header
-        target = self._place(header)
-        if target is None:
-            self._skip = _payload_bytes(header)
-        else:
-            self._rest = target
+        self._rest = self._place(header)
+        self._due = sum([view.nbytes for view in self._rest])
         self._end_frame()
 
     def _end_frame(self) -> None:
-        if self._current is not None and not self._skip and not self._rest.nbytes:
+        if self._current is not None and not self._due:
             ended, self._current = self._current, None
             self._complete(ended)
 
-    def _scratch_of(self, num_bytes: int) -> memoryview:
-        if not self._scratch.nbytes:
-            self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        return self._scratch[: min(num_bytes, _SCRATCH_BYTES)]
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    header: Header
+    payload: memoryview | None
 
 
 @dataclass(slots=True, eq=False)
-class _Outgoing:
-    request_id: int
-    buffers: deque[memoryview]
-    started: bool = False
+class _Frame:
+    """What is left to send of one; `requests` shared it."""
+
+    requests: Sequence[_Request]
+    buffers: list[memoryview]
+    num_bytes: int
 
 
 class FrameWriter:
     """Requests on their way out, in order. A payload is touched until all of it was taken."""
 
     def __init__(self) -> None:
-        self._queue: deque[_Outgoing] = deque()
+        self._queue: deque[_Request] = deque()  # of which nothing was sent
+        self._started: _Frame | None = None
+        self.bundles = False
+        """Whether the peer knows them."""
 
     def __bool__(self) -> bool:
-        return bool(self._queue)
+        return bool(self._queue or self._started)
 
     def add(self, header: Header, payload: memoryview | None) -> None:
-        head = memoryview(wire.encode_header(header))
-        buffers = deque((head,) if payload is None else (head, payload))
-        self._queue.append(_Outgoing(header.request_id, buffers))
+        self._queue.append(_Request(header, payload))
 
     def flush(self, sock: socket.socket, flags: int) -> int:
         """Sends what the socket takes, with these flags of sendmsg; how many bytes that was.
         Raises OSError."""
         total = 0
-        while self._queue:
-            buffers: list[memoryview] = []
-            for outgoing in self._queue:
-                buffers += outgoing.buffers
-                if len(buffers) >= _MAX_BUFFERS:
-                    break
+        while self:
+            frames = self._next_frames()
+            buffers = [buffer for frame in frames for buffer in frame.buffers]
             try:
                 sent = sock.sendmsg(buffers, [], flags)
             except BlockingIOError:
                 break
             total += sent
-            self._drop(sent)
-            if sent < sum([buffer.nbytes for buffer in buffers]):
+            self._drop(frames, sent)
+            if self._started is not None:
                 break
         return total
 
     def waiting(self) -> dict[int, bool]:
         """Ids of requests not wholly sent; whether some of it was."""
-        return {outgoing.request_id: outgoing.started for outgoing in self._queue}
+        started = self._started.requests if self._started is not None else ()
+        waiting = {request.header.request_id: True for request in started}
+        return waiting | {request.header.request_id: False for request in self._queue}
 
     def withdraw(self, request_id: int) -> None:
         """Of a request of which nothing was sent."""
-        self._queue = deque(item for item in self._queue if item.request_id != request_id)
+        self._queue = deque(item for item in self._queue if item.header.request_id != request_id)
 
-    def _drop(self, num_bytes: int) -> None:
-        while num_bytes:
-            outgoing = self._queue[0]
-            outgoing.started = True
-            first = outgoing.buffers[0]
-            if num_bytes < first.nbytes:
-                outgoing.buffers[0] = first[num_bytes:]
+    def _next_frames(self) -> list[_Frame]:
+        """For one sendmsg; what has not started stays in the queue until it has."""
+        frames = [] if self._started is None else [self._started]
+        num_buffers = len(frames)
+        for requests in self._shared():
+            if num_buffers >= _MAX_BUFFERS:
+                break
+            frames.append(_frame(requests))
+            num_buffers += len(frames[-1].buffers)
+        return frames
+
+    def _shared(self) -> Iterator[Sequence[_Request]]:
+        """The queue, cut into what goes as one frame."""
+        requests = [*self._queue]
+        while requests:
+            count = 1
+            if self.bundles and requests[0].payload is not None:
+                count = wire.bundle_length([request.header for request in requests])
+            yield requests[:count]
+            requests = requests[count:]
+
+    def _drop(self, frames: Sequence[_Frame], num_bytes: int) -> None:
+        for frame in frames:
+            if not num_bytes:
                 return
-            num_bytes -= first.nbytes
-            outgoing.buffers.popleft()
-            if not outgoing.buffers:
-                self._queue.popleft()
+            if frame is not self._started:
+                for _ in frame.requests:
+                    self._queue.popleft()
+            self._started = None
+            if num_bytes < frame.num_bytes:
+                frame.buffers = behind(frame.buffers, num_bytes)
+                frame.num_bytes -= num_bytes
+                self._started = frame
+                return
+            num_bytes -= frame.num_bytes
 
 
-def _payload_bytes(header: Header) -> int:
-    """READ names a length that does not follow; every other kind's does."""
-    return 0 if header.kind is wire.Kind.READ else header.length
+def _frame(requests: Sequence[_Request]) -> _Frame:
+    payloads = [request.payload for request in requests if request.payload is not None]
+    headers = [request.header for request in requests]
+    head = wire.encode_writes(headers) if len(headers) > 1 else wire.encode_header(headers[0])
+    num_bytes = len(head) + sum([payload.nbytes for payload in payloads])
+    return _Frame(requests, [memoryview(head), *payloads], num_bytes)
+
+
+def receive_all(sock: socket.socket, views: Sequence[memoryview]) -> int:
+    """One receive that waits until they are full, or for as long as the socket is patient; bytes
+    that came."""
+    if len(views) == 1:
+        return sock.recv_into(views[0], 0, socket.MSG_WAITALL)
+    return sock.recvmsg_into(views, 0, socket.MSG_WAITALL)[0]
+
+
+def behind(buffers: Sequence[memoryview], num_bytes: int) -> list[memoryview]:
+    """What is left of them after so many bytes."""
+    for index, buffer in enumerate(buffers):
+        if num_bytes < buffer.nbytes:
+            return [buffer[num_bytes:], *buffers[index + 1 :]]
+        num_bytes -= buffer.nbytes
+    return []

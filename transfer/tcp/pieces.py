@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..batches import Batch, Batches
@@ -57,6 +58,12 @@ def pieces_of(batches: Batches, batch: Batch, index: int, piece_bytes: int) -> S
     ]
 
 
-def settle(batches: Batches, piece: Piece, status: SliceStatus) -> None:
-    """The piece's memory is let go; what ended its batch comes before what befell the piece."""
-    batches.settle(piece.batch, piece.index, piece.batch.ending or status)
+def settle(batches: Batches, pieces: Iterable[Piece], status: SliceStatus) -> None:
+    """The pieces' memory is let go; what ended a batch comes before what befell a piece."""
+    for batch, own in itertools.groupby(pieces, key=_batch):
+        indices = [piece.index for piece in own]
+        batches.settle_all(batch, indices, [batch.ending or status] * len(indices))
+
+
+def _batch(piece: Piece) -> Batch:
+    return piece.batch

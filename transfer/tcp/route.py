@@ -72,8 +72,7 @@ class Route:
             if len(streams) > 1:
                 streams = sorted(streams, key=_asked_bytes)
             share = max(self._queued_bytes // max(len(streams), 1), PIECE_BYTES)
-        for piece in stranded if ended is None else pieces:
-            settle(self._batches, piece, ended or _NO_STREAM)
+        settle(self._batches, stranded if ended is None else pieces, ended or _NO_STREAM)
         offered = []
         for stream in streams:
             if not self._queue:
@@ -90,8 +89,7 @@ class Route:
                 self._queue = deque(piece for piece in self._queue if piece.batch is not batch)
                 self._queued_bytes -= sum(piece.view.nbytes for piece in withdrawn)
             streams = list(self._streams)
-        for piece in withdrawn:
-            settle(self._batches, piece, ending)
+        settle(self._batches, withdrawn, ending)
         for stream in streams:
             stream.sweep()
 
@@ -101,8 +99,7 @@ class Route:
             self._closed = status
             queued, self._queue = self._queue, deque()
             streams = list(self._streams)
-        for piece in queued:
-            settle(self._batches, piece, status)
+        settle(self._batches, queued, status)
         for stream in streams:
             stream.stop()
         return streams
@@ -149,8 +146,7 @@ class Route:
                 ending += self._add_streams()
             else:
                 ending += self._stranded()
-        for piece in ending:
-            settle(self._batches, piece, closed or failed)
+        settle(self._batches, ending, closed or failed)
 
     def _add_streams(self) -> list[Piece]:
         """As many as the queue is worth. Pieces that nobody will carry, when this process can have

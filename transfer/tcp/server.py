@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from .. import wire
 from ..errors import AccessDenied, Busy, Refused, TransferError
 from ..registry import SegmentRegistry
 from ..strangers import StrangerLimits, Strangers
@@ -193,6 +194,7 @@ class TransferServer:
             sock,
             self._segments,
             self._tally,
+            version=wire.common_version(guest.oldest_version, guest.newest_version),
             idle_seconds=limits.idle_seconds,
             stall_seconds=limits.stall_seconds,
         ).run()

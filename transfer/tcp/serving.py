@@ -6,7 +6,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .. import wire
@@ -14,12 +14,12 @@ from ..errors import Malformed, Refused, Unavailable
 from ..registry import Borrowed, SegmentRegistry
 from ..types import Opcode, TransferCounters
 from ..wire import HEADER_BYTES, Header, Kind
+from .frames import Nowhere, behind, receive_all
 from .pace import Pace
 from .patience import be_patient
 
 READ_AHEAD = 64
 """Requests received at once, and answered with one sendmsg."""
-_SCRATCH_BYTES = 64 << 10
 _LOOKS = 4
 """How often a stalled call looks at its pace before that ends it."""
 
@@ -58,18 +58,21 @@ class Serving:
         segments: SegmentRegistry,
         tally: Tally,
         *,
+        version: int,
         idle_seconds: float,
         stall_seconds: float,
     ) -> None:
         self._sock = sock
         self._segments = segments
         self._tally = tally
+        self._bundles = version >= wire.BUNDLES_VERSION
         self._idle_seconds = idle_seconds
         self._pace = Pace(stall_seconds, time.monotonic())
         be_patient(sock, stall_seconds / _LOOKS)
         self._ahead = memoryview(bytearray(READ_AHEAD * HEADER_BYTES))
         self._have = 0  # bytes received ahead
         self._used = 0  # of them
+        self._nowhere = Nowhere()
 
     def run(self) -> None:
         """Returns when the peer closed or was idle too long. Raises Malformed, Unavailable (too
@@ -112,10 +115,13 @@ class Serving:
             self._used += HEADER_BYTES
             if header.kind is Kind.READ:
                 reads.append(header)
-            elif header.kind is Kind.WRITE:
-                self._send_reads(reads)
-                reads = []
-                self._write(header)
+                continue
+            self._send_reads(reads)
+            reads = []
+            if header.kind is Kind.WRITE:
+                self._write([header])
+            elif header.kind is Kind.WRITES and self._bundles:
+                self._write(self._writes(header))
             else:
                 raise Malformed(f"{header.kind.name} is no request")
         self._send_reads(reads)
@@ -125,68 +131,96 @@ class Serving:
             return
         lent: list[Borrowed] = []
         buffers: list[memoryview] = []
-        failed = 0
+        granted: list[Header] = []
         try:
             for read in reads:
                 try:
-                    span = self._segments.borrow(
-                        Opcode.READ, read.segment, read.offset, read.length
-                    )
+                    lent.append(self._borrow(Opcode.READ, read))
                 except Refused as error:
+                    buffers += self._data(granted, lent)
                     buffers.append(memoryview(wire.encode_reason(read.request_id, error.reason)))
-                    failed += 1
-                    continue
-                lent.append(span)
-                head = Header(Kind.DATA, request_id=read.request_id, length=read.length)
-                buffers += (memoryview(wire.encode_header(head)), span.view)
+                    granted = []
+                else:
+                    granted.append(read)
+            buffers += self._data(granted, lent)
             self._send(buffers)
             self._tally.add(
-                bytes_out=sum([span.view.nbytes for span in lent]), done=len(lent), failed=failed
+                bytes_out=sum([span.view.nbytes for span in lent]),
+                done=len(lent),
+                failed=len(reads) - len(lent),
             )
         finally:
             for span in lent:
                 span.release()
 
-    def _write(self, header: Header) -> None:
+    def _data(self, reads: Sequence[Header], lent: Sequence[Borrowed]) -> Iterator[memoryview]:
+        """Answers to READs whose spans were lent last; small ones share a frame."""
+        spans = lent[len(lent) - len(reads) :]
+        first = 0
+        while first < len(reads):
+            end = first + (wire.bundle_length(reads[first:]) if self._bundles else 1)
+            yield memoryview(wire.encode_header(wire.success(reads[first:end])))
+            yield from [span.view for span in spans[first:end]]
+            first = end
+
+    def _writes(self, header: Header) -> list[Header]:
+        """What shares that frame."""
+        table = memoryview(bytearray(wire.table_bytes(header)))
+        self._receive([table])
+        return wire.decode_writes(header, table)
+
+    def _write(self, writes: Sequence[Header]) -> None:
+        """Those of one frame, whose payloads come now."""
+        lent: list[Borrowed] = []
+        places: list[memoryview] = []
+        answers: list[bytes] = []
         try:
-            span = self._segments.borrow(Opcode.WRITE, header.segment, header.offset, header.length)
-        except Refused as error:
-            self._skip(header.length)
-            self._tally.add(failed=1)
-            self._send([memoryview(wire.encode_reason(header.request_id, error.reason))])
-            return
-        try:
-            self._receive(span.view)
+            for write in writes:
+                try:
+                    lent.append(self._borrow(Opcode.WRITE, write))
+                except Refused as error:
+                    places += self._nowhere.views(write.length)
+                    answers.append(wire.encode_reason(write.request_id, error.reason))
+                else:
+                    places.append(lent[-1].view)
+                    answers.append(wire.encode_header(wire.success([write])))
+            self._receive(places)
+            num_bytes = sum([span.view.nbytes for span in lent])
         finally:
-            span.release()
-        self._tally.add(bytes_in=header.length, done=1)
-        done = wire.encode_header(Header(Kind.DONE, request_id=header.request_id))
-        self._send([memoryview(done)])
+            for span in lent:
+                span.release()
+        self._tally.add(bytes_in=num_bytes, done=len(lent), failed=len(writes) - len(lent))
+        if len(lent) == len(writes):
+            answers = [wire.encode_header(wire.success(writes))]
+        self._send([memoryview(answer) for answer in answers])
 
-    def _skip(self, num_bytes: int) -> None:
-        scratch = memoryview(bytearray(min(num_bytes, _SCRATCH_BYTES)))
-        while num_bytes:
-            piece = scratch[: min(num_bytes, len(scratch))]
-            self._receive(piece)
-            num_bytes -= len(piece)
+    def _borrow(self, opcode: Opcode, request: Header) -> Borrowed:
+        """Raises Refused."""
+        return self._segments.borrow(opcode, request.segment, request.offset, request.length)
 
-    def _receive(self, target: memoryview) -> None:
-        """Fills `target` with what comes next."""
-        early = min(self._have - self._used, target.nbytes)
-        target[:early] = self._ahead[self._used : self._used + early]
-        self._used += early
-        target = target[early:]
+    def _receive(self, places: Sequence[memoryview]) -> None:
+        """Fills them with what comes next."""
+        places = behind(places, self._take_early(places))
         self._pace.restart(time.monotonic())
-        while target.nbytes:
+        while places:
             self._pace.left(time.monotonic())
             try:
-                received = self._sock.recv_into(target, 0, socket.MSG_WAITALL)
+                received = receive_all(self._sock, places)
             except BlockingIOError:
                 continue  # the pace decides
             if not received:
                 raise Unavailable("the peer closed the connection within a write")
             self._pace.moved(received, time.monotonic())
-            target = target[received:]
+            places = behind(places, received)
+
+    def _take_early(self, places: Sequence[memoryview]) -> int:
+        """Bytes that were received ahead and are where they belong now."""
+        begun = self._used
+        for place in places:
+            num_bytes = min(self._have - self._used, place.nbytes)
+            place[:num_bytes] = self._ahead[self._used : self._used + num_bytes]
+            self._used += num_bytes
+        return self._used - begun
 
     def _send(self, buffers: list[memoryview]) -> None:
         left = sum([buffer.nbytes for buffer in buffers])
@@ -202,13 +236,4 @@ class Serving:
             now = time.monotonic()
             self._pace.moved(sent, now)
             self._pace.left(now)
-            buffers = _behind(buffers, sent)
-
-
-def _behind(buffers: list[memoryview], num_bytes: int) -> list[memoryview]:
-    """What is left of them after so many bytes."""
-    for index, buffer in enumerate(buffers):
-        if num_bytes < buffer.nbytes:
-            return [buffer[num_bytes:], *buffers[index + 1 :]]
-        num_bytes -= buffer.nbytes
-    return []
+            buffers = behind(buffers, sent)

@@ -17,10 +17,11 @@ from ..batches import DONE, Batch, Batches
 from ..errors import Malformed, TransferError, Unavailable
 from ..types import Opcode, SliceState, SliceStatus
 from ..wire import Header, Kind
-from .frames import FrameReader, FrameWriter
+from .asked import Asked
+from .frames import FrameReader, FrameWriter, Nowhere
 from .pace import Pace
 from .patience import be_patient
-from .pieces import PIECE_BYTES, Piece, settle
+from .pieces import Piece, settle
 from .turn import Turn
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,6 @@ _LOOK_SECONDS = 0.05
 _GONE = select.EPOLLRDHUP
 _ANSWERS = select.EPOLLIN | select.EPOLLRDHUP
 """What the thread is woken by: only that the peer left, when nothing is due or others receive."""
-_UNWANTED_SECONDS = 0.2
-"""How long a connection may be taken up by what nobody waits for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +51,9 @@ class Carrier(Protocol):
     def lost(self, stream: Stream, carried: Sequence[Piece], error: TransferError) -> None: ...
 
 
-Dial = Callable[[], socket.socket]
-"""A connected socket after its handshake. Raises TransferError; bounded in time."""
-
-
-@dataclass(slots=True, eq=False)
-class _Asked:
-    """A piece whose answer is due; `piece` is None once it was let go: its answer is thrown
-    away."""
-
-    piece: Piece | None
-    opcode: Opcode
-    num_bytes: int
+Dial = Callable[[], tuple[socket.socket, int]]
+"""A connected socket after its handshake, and the version of the wire that both ends speak. Raises
+TransferError; bounded in time."""
 
 
 class Stream:
@@ -83,14 +73,10 @@ class Stream:
         self._turn = Turn()
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
-        self._asked: dict[int, _Asked] = {}
-        self._asked_bytes = 0
-        self._reads_asked = 0
-        self._unwanted_bytes = 0  # of answers that are due, and thrown away
-        self._unwanted_since = 0.0
+        nowhere = Nowhere()
+        self._asked = Asked(nowhere)
         self._writer = FrameWriter()
-        self._last_id = 0
-        self._reader = FrameReader(self._place, self._complete)
+        self._reader = FrameReader(self._place, self._complete, nowhere)
         self._reason = memoryview(bytearray(wire.MAX_REASON_BYTES))
         self._pace = Pace(limits.stall_seconds, 0.0)
         self._stopped = False
@@ -117,7 +103,7 @@ class Stream:
     @property
     def asked_bytes(self) -> int:
         """Under way; may be outdated at once."""
-        return self._asked_bytes
+        return self._asked.num_bytes
 
     def offer(self, most_bytes: int) -> None:
         """There is work, of which this stream may have so much now. Never waits."""
@@ -192,7 +178,7 @@ class Stream:
         error = self._carry()
         self._close_wake()
         if error is not None:
-            self._route.lost(self, self._carried(), error)
+            self._route.lost(self, self._asked.carried(self._writer.waiting()), error)
 
     def _close_wake(self) -> None:
         with self._wake_lock:
@@ -203,8 +189,10 @@ class Stream:
     def _carry(self) -> TransferError | None:
         """Until it is idle (None: it has left its route) or something ends it."""
         try:
-            with self._dial() as sock:
+            sock, version = self._dial()
+            with sock:
                 self.connected = True
+                self._writer.bundles = version >= wire.BUNDLES_VERSION
                 be_patient(sock, min(_LOOK_SECONDS, self._limits.stall_seconds))
                 self._asleep.register(sock, self._watched)
                 self._poller.register(sock, select.POLLIN | select.POLLOUT)
@@ -257,8 +245,7 @@ class Stream:
 
     def _patience(self, now: float) -> float:
         """Seconds that what is due may be waited for before somebody looks at it."""
-        left = self._limits.stall_seconds - self._pace.quiet(now)
-        return min(left, _UNWANTED_SECONDS) if self._unwanted_bytes else left
+        return self._asked.patience(self._limits.stall_seconds - self._pace.quiet(now))
 
     def _watch(self, sock: socket.socket) -> None:
         """What is due wakes the thread, and nothing else does. Under `_lock`."""
@@ -302,7 +289,7 @@ class Stream:
         if not self._asked:
             return False
         now = time.monotonic()
-        if self._unwanted_bytes:
+        if self._asked.unwanted_bytes:
             self._leave_unwanted(now)
         self._pace.left(now)
         return self._hear(sock, flags)
@@ -315,10 +302,7 @@ class Stream:
         return True
 
     def _carries(self, batch: Batch) -> bool:
-        for asked in [*self._asked.values()]:
-            if asked.piece is not None and asked.piece.batch is batch:
-                return True
-        return False
+        return any(piece.batch is batch for _, piece in self._asked.pieces())
 
     def _others_may_use(self, sock: socket.socket | None) -> None:
         self._turn.wait()
@@ -337,7 +321,7 @@ class Stream:
                 self._sweep_wanted = False
                 self._let_ending_go()
             self._refill(self._limits.window_bytes)
-            self._flush(sock, socket.MSG_DONTWAIT if self._reads_asked else 0)
+            self._flush(sock, socket.MSG_DONTWAIT if self._asked.num_reads else 0)
 
     def _flush(self, sock: socket.socket, flags: int) -> None:
         if self._writer:
@@ -348,12 +332,12 @@ class Stream:
         limits = self._limits
         if (
             len(self._asked) > limits.window_pieces // 2
-            or self._asked_bytes > limits.window_bytes // 2
+            or self._asked.num_bytes > limits.window_bytes // 2
         ):
             return
         taken = self._route.take(
             limits.window_pieces - len(self._asked),
-            min(limits.window_bytes - self._asked_bytes, most_bytes),
+            min(limits.window_bytes - self._asked.num_bytes, most_bytes),
         )
         if taken and not self._asked:
             self._pace.restart(time.monotonic())
@@ -361,60 +345,34 @@ class Stream:
             self._ask(piece)
 
     def _ask(self, piece: Piece) -> None:
-        self._last_id += 1
-        request_id, num_bytes = self._last_id, piece.view.nbytes
-        self._asked[request_id] = _Asked(piece, piece.opcode, num_bytes)
-        self._asked_bytes += num_bytes
-        self._reads_asked += piece.opcode is Opcode.READ
         piece.attempts += 1
         payload = piece.view if piece.opcode is Opcode.WRITE else None
-        self._writer.add(piece.header(request_id), payload)
+        self._writer.add(piece.header(self._asked.add(piece)), payload)
 
     # -- receiving ----------------------------------------------------------------
 
-    def _place(self, header: Header) -> memoryview | None:
+    def _place(self, header: Header) -> list[memoryview]:
         if self._writer:
             with self._lock:
-                if header.request_id in self._writer.waiting():
-                    raise Malformed(f"request {header.request_id} was answered before it was sent")
+                waiting = self._writer.waiting()
+            if any(request_id in waiting for request_id in header.request_ids):
+                raise Malformed(f"request {header.request_id} was answered before it was sent")
         if header.kind is Kind.FAILED:
-            return self._reason[: header.length]
-        if header.kind not in (Kind.DATA, Kind.DONE):
-            raise Malformed(f"{header.kind.name} is no answer")
-        asked = self._asked.get(header.request_id)
-        if asked is None or asked.piece is None:
-            return None
-        piece = asked.piece
-        wanted = Kind.DATA if piece.opcode is Opcode.READ else Kind.DONE
-        if header.kind is not wanted or header.length not in (0, asked.num_bytes):
-            raise Malformed(
-                f"{header.kind.name} of {header.length} bytes answers a {piece.opcode.name} of "
-                f"{asked.num_bytes}"
-            )
-        return piece.view if wanted is Kind.DATA else None
+            return [self._reason[: header.length]]
+        return self._asked.places(header)
 
     def _complete(self, header: Header) -> None:
         with self._lock:
             self._pace.restart(time.monotonic())
-            asked = self._no_longer_asked(header.request_id)
-        if asked is None:
+            pieces = self._asked.end(header)
+        if pieces is None:
             self._batches.count_unknown_notice()
-            return
-        if asked.piece is None:
-            self._unwanted_bytes -= asked.num_bytes
             return
         status = DONE
         if header.kind is Kind.FAILED:
             text = bytes(self._reason[: header.length]).decode("utf-8", "replace")
             status = SliceStatus(SliceState.FAILED, text or "refused")
-        settle(self._batches, asked.piece, status)
-
-    def _no_longer_asked(self, request_id: int) -> _Asked | None:
-        asked = self._asked.pop(request_id, None)
-        if asked is not None:
-            self._asked_bytes -= asked.num_bytes
-            self._reads_asked -= asked.opcode is Opcode.READ
-        return asked
+        settle(self._batches, pieces, status)
 
     # -- letting go ---------------------------------------------------------------
 
@@ -422,44 +380,31 @@ class Stream:
         """Of pieces whose batch is ending. Raises Unavailable when that would leave half a request
         on the wire: the connection must end with it."""
         waiting = self._writer.waiting()
-        for request_id, asked in list(self._asked.items()):
-            piece = asked.piece
-            if piece is None or piece.batch.ending is None:
+        for request_id, piece in self._asked.pieces():
+            if piece.batch.ending is None:
                 continue
             started = waiting.get(request_id, True)
             if not started:
                 self._writer.withdraw(request_id)
-                self._no_longer_asked(request_id)
+                self._asked.withdraw(request_id)
             elif piece.opcode is Opcode.WRITE and request_id in waiting:
                 raise Unavailable("a write was cut short")
             else:
+                self._asked.let_go(request_id, time.monotonic())
                 self._divert(request_id)
-                asked.piece = None
-                self._unwanted_bytes += asked.num_bytes
-                self._unwanted_since = time.monotonic()
-            settle(self._batches, piece, piece.batch.ending)
+            settle(self._batches, [piece], piece.batch.ending)
 
     def _leave_unwanted(self, now: float) -> None:
-        """Answers that were let go of hold up what is asked next. Raises Unavailable when more than
-        a piece has done so for a while, and all else that is due may be asked for elsewhere."""
-        is_late = now >= self._unwanted_since + _UNWANTED_SECONDS
-        if self._unwanted_bytes <= PIECE_BYTES or not is_late:
-            return
+        """Answers that were let go of hold up what is asked next. Raises Unavailable."""
         with self._lock:
-            asked = [each.piece for each in self._asked.values()]
-        if all(piece is None or piece.may_retry for piece in asked):
-            raise Unavailable(f"nobody wants {self._unwanted_bytes} bytes that are yet to come")
+            is_held_up = self._asked.is_held_up(now)
+        if is_held_up:
+            raise Unavailable(
+                f"nobody wants {self._asked.unwanted_bytes} bytes that are yet to come"
+            )
 
     def _divert(self, request_id: int) -> None:
         """The answer to that request goes nowhere from now on."""
         current = self._reader.current
-        if current is not None and current.request_id == request_id:
-            self._reader.divert()
-
-    def _carried(self) -> list[Piece]:
-        """What the ended connection leaves; none of it is touched any more."""
-        for request_id, started in self._writer.waiting().items():
-            piece = self._asked[request_id].piece
-            if piece is not None and not started:
-                piece.attempts -= 1
-        return [asked.piece for asked in self._asked.values() if asked.piece is not None]
+        if current is not None and current.kind is not Kind.FAILED:
+            self._reader.divert(self._asked.span_in(current, request_id))

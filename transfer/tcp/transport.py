@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..batches import Batch, Limits
@@ -16,7 +15,7 @@ from ..types import Instance, SliceState, SliceStatus
 from .handshake import greet
 from .pieces import Piece, pieces_of
 from .route import Peer, Route
-from .stream import Stream, StreamLimits
+from .stream import Dial, Stream, StreamLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,8 @@ class TcpTransport(BatchTransport):
         for stream in streams:
             stream.join(max(deadline - time.monotonic(), 0))
 
-    def _dial_of(self, peer: Peer) -> Callable[[], socket.socket]:
-        def dial() -> socket.socket:
+    def _dial_of(self, peer: Peer) -> Dial:
+        def dial() -> tuple[socket.socket, int]:
             deadline = time.monotonic() + self._limits.dial_seconds
             try:
                 sock = socket.create_connection(
@@ -134,13 +133,13 @@ class TcpTransport(BatchTransport):
                 if self._tls is not None:
                     name = f"{peer.instance} at {peer.host}:{peer.port}"
                     sock = self._tls.dial(sock, peer=name, deadline=deadline)
-                greet(
+                version = greet(
                     sock, self._token, client=self._local, server=peer.instance, deadline=deadline
                 )
             except BaseException:
                 sock.close()
                 raise
-            return sock
+            return sock, version
 
         return dial
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+import msgspec
+
 from moontide.transfer import (
     SegmentRegistry,
     ServerLimits,
@@ -17,7 +19,6 @@ from moontide.transfer import (
     TransferServer,
     wire,
 )
-from moontide.transfer.tcp.handshake import greet, receive_guest
 from moontide.transfer.types import (
     BatchId,
     Instance,
@@ -64,11 +65,23 @@ def serve_zeros(sock: socket.socket) -> None:
         sock.sendall(data_frame(request, bytes(request.length)))
 
 
-class ScriptedServer:
-    """Connection n follows `scripts[n]`, later ones are refused; a script that returns closes."""
+def welcome_guest(sock: socket.socket, version: int) -> None:
+    """An honest handshake of a server that speaks the wire up to `version`."""
+    challenge = wire.Challenge(bytes(wire.NONCE_BYTES))
+    sock.sendall(wire.encode_body(challenge))
+    hello = wire.decode_body(Kind.HELLO, exactly(sock, next_header(sock).length), wire.Hello)
+    agreed = min(version, hello.newest_version)
+    proof = wire.server_proof(TOKEN, challenge, hello, agreed)
+    sock.sendall(wire.encode_body(wire.Welcome(agreed, proof)))
 
-    def __init__(self, *scripts: Script) -> None:
+
+class ScriptedServer:
+    """Connection n follows `scripts[n]`, later ones are refused; a script that returns closes.
+    Speaks the wire up to `version`."""
+
+    def __init__(self, *scripts: Script, version: int = wire.WIRE_VERSION) -> None:
         self._scripts = scripts
+        self._version = version
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         self.connections = 0
@@ -85,8 +98,7 @@ class ScriptedServer:
             sock.settimeout(SOON)
             with sock:
                 try:
-                    deadline = time.monotonic() + SOON
-                    receive_guest(sock, TOKEN, server=PEER, deadline=deadline)
+                    welcome_guest(sock, self._version)
                     script(sock)
                 except OSError:  # the client left
                     continue
@@ -155,16 +167,25 @@ def serving(
         server.close()
 
 
-def connect(address: tuple[str, int]) -> socket.socket:
+def connect(address: tuple[str, int], newest_version: int = wire.WIRE_VERSION) -> socket.socket:
     """A raw connection after an honest handshake."""
     sock = socket.create_connection(address, SOON)
-    greet(sock, TOKEN, client="raw/1/00", server=PEER, deadline=time.monotonic() + SOON)
-    sock.settimeout(SOON)
+    challenge = wire.decode_body(
+        Kind.CHALLENGE, exactly(sock, next_header(sock).length), wire.Challenge
+    )
+    unproven = wire.Hello(1, newest_version, "raw/1/00", PEER, bytes(wire.NONCE_BYTES), b"")
+    proof = wire.client_proof(TOKEN, challenge, unproven)
+    sock.sendall(wire.encode_body(msgspec.structs.replace(unproven, proof=proof)))
+    welcome = next_header(sock)
+    assert welcome.kind is Kind.WELCOME
+    exactly(sock, welcome.length)
     return sock
 
 
-def scripted(stack: ExitStack, *scripts: Script) -> ScriptedServer:
-    server = ScriptedServer(*scripts)
+def scripted(
+    stack: ExitStack, *scripts: Script, version: int = wire.WIRE_VERSION
+) -> ScriptedServer:
+    server = ScriptedServer(*scripts, version=version)
     stack.callback(server.close)
     return server
 

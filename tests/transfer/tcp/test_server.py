@@ -164,13 +164,13 @@ def test_versions_without_overlap_are_refused_by_name(stack: ExitStack) -> None:
     server = stack.enter_context(serving(registry()))
     sock = stack.enter_context(socket.create_connection(server.address, SOON))
     challenge = challenge_from(sock)
-    hello = wire.Hello(2, 3, "new/1/00", PEER, bytes(32), b"")
+    hello = wire.Hello(3, 4, "new/1/00", PEER, bytes(32), b"")
     proof = wire.client_proof(TOKEN, challenge, hello)
-    sock.sendall(wire.encode_body(wire.Hello(2, 3, "new/1/00", PEER, bytes(32), proof)))
+    sock.sendall(wire.encode_body(wire.Hello(3, 4, "new/1/00", PEER, bytes(32), proof)))
     header = next_header(sock)
     refusal = wire.decode_body(header.kind, exactly(sock, header.length), wire.Refusal)
     assert refusal.code == "version_mismatch"
-    assert "2..3" in refusal.message
+    assert "3..4" in refusal.message
 
 
 def test_a_recorded_handshake_cannot_be_played_again(stack: ExitStack) -> None:
@@ -195,7 +195,7 @@ def hostile(rng: random.Random) -> bytes:
         kind = rng.choice(list(Kind))
         length = rng.choice([0, 1, 100, 1 << 20, wire.MAX_PIECE_BYTES, 2**63])
         frames += wire.HEADER.pack(
-            b"MX", 1, kind, rng.randrange(3), rng.randrange(9), rng.choice([0, 1 << 61]), length
+            b"MX", 1, kind, rng.randrange(3), rng.randrange(9), rng.choice([0, 2, 1 << 61]), length
         )
         frames += rng.randbytes(rng.randint(0, 300))
     for _ in range(rng.randint(0, 3)):
