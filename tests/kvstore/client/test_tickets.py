@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -33,10 +32,11 @@ def test_a_ticket_is_renewed_and_released_by_any_connection(
     daemon: StoreProcess, client: StoreClient, kv: BlockStore
 ) -> None:
     write_prompt(kv, TOKENS)
-    ticket = kv.lookup(TOKENS, pin_s=0.3).ticket
     with client_of(daemon) as other, other.kv(NAMESPACE) as other_kv:
+        ticket = kv.lookup(TOKENS, pin_s=1.0).ticket
+        kv.lookup(TOKENS, pin_s=1.0)
         other_kv.renew(ticket.id, ttl_s=60)
-        time.sleep(0.5)  # longer than the first time to live: only the renewal keeps it
+        wait_until(lambda: client.stats()["tickets"] == 1)  # the other one has expired
         assert client.stats()["pins"] == 6
         other_kv.release(ticket.id)
         wait_until(lambda: client.stats()["pins"] == 0)
