@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import wire
@@ -107,15 +108,13 @@ class FrameReader:
             self._complete(ended)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    header: Header
-    payload: memoryview | None
+_Request = tuple[Header, memoryview | None]
+"""And its payload."""
 
 
 @dataclass(slots=True, eq=False)
 class _Frame:
-    """What is left to send of one; `requests` shared it."""
+    """What is left to send of one, or of several that have no payload; `requests` are its own."""
 
     requests: Sequence[_Request]
     buffers: list[memoryview]
@@ -135,7 +134,7 @@ class FrameWriter:
         return bool(self._queue or self._started)
 
     def add(self, header: Header, payload: memoryview | None) -> None:
-        self._queue.append(_Request(header, payload))
+        self._queue.append((header, payload))
 
     def flush(self, sock: socket.socket, flags: int) -> int:
         """Sends what the socket takes, with these flags of sendmsg; how many bytes that was.
@@ -157,33 +156,31 @@ class FrameWriter:
     def waiting(self) -> dict[int, bool]:
         """Ids of requests not wholly sent; whether some of it was."""
         started = self._started.requests if self._started is not None else ()
-        waiting = {request.header.request_id: True for request in started}
-        return waiting | {request.header.request_id: False for request in self._queue}
+        waiting = {header.request_id: True for header, _ in started}
+        return waiting | {header.request_id: False for header, _ in self._queue}
 
     def withdraw(self, request_id: int) -> None:
         """Of a request of which nothing was sent."""
-        self._queue = deque(item for item in self._queue if item.header.request_id != request_id)
+        self._queue = deque(item for item in self._queue if item[0].request_id != request_id)
 
     def _next_frames(self) -> list[_Frame]:
         """For one sendmsg; what has not started stays in the queue until it has."""
         frames = [] if self._started is None else [self._started]
-        num_buffers = len(frames)
-        for requests in self._shared():
-            if num_buffers >= _MAX_BUFFERS:
-                break
-            frames.append(_frame(requests))
-            num_buffers += len(frames[-1].buffers)
+        num_buffers, first = len(frames), 0
+        requests = [*self._queue]
+        while first < len(requests) and num_buffers < _MAX_BUFFERS:
+            frame = _frame(requests[first : first + self._num_sharing(requests, first)])
+            frames.append(frame)
+            num_buffers += len(frame.buffers)
+            first += len(frame.requests)
         return frames
 
-    def _shared(self) -> Iterator[Sequence[_Request]]:
-        """The queue, cut into what goes as one frame."""
-        requests = [*self._queue]
-        while requests:
-            count = 1
-            if self.bundles and requests[0].payload is not None:
-                count = wire.bundle_length([request.header for request in requests])
-            yield requests[:count]
-            requests = requests[count:]
+    def _num_sharing(self, requests: Sequence[_Request], first: int) -> int:
+        """How many can be sent as one from there on."""
+        if requests[first][1] is None:
+            following = itertools.islice(requests, first, None)
+            return sum(1 for _ in itertools.takewhile(_has_no_payload, following))
+        return wire.bundle_length([header for header, _ in requests[first:]]) if self.bundles else 1
 
     def _drop(self, frames: Sequence[_Frame], num_bytes: int) -> None:
         for frame in frames:
@@ -202,11 +199,18 @@ class FrameWriter:
 
 
 def _frame(requests: Sequence[_Request]) -> _Frame:
-    payloads = [request.payload for request in requests if request.payload is not None]
-    headers = [request.header for request in requests]
-    head = wire.encode_writes(headers) if len(headers) > 1 else wire.encode_header(headers[0])
+    headers = [header for header, _ in requests]
+    payloads = [payload for _, payload in requests if payload is not None]
+    if payloads and len(headers) > 1:
+        head = wire.encode_writes(headers)
+    else:
+        head = b"".join([wire.encode_header(header) for header in headers])
     num_bytes = len(head) + sum([payload.nbytes for payload in payloads])
     return _Frame(requests, [memoryview(head), *payloads], num_bytes)
+
+
+def _has_no_payload(request: _Request) -> bool:
+    return request[1] is None
 
 
 def receive_all(sock: socket.socket, views: Sequence[memoryview]) -> int:

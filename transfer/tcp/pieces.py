@@ -13,7 +13,6 @@ from ..wire import Header, Kind
 PIECE_BYTES = 1 << 20
 """Larger slices are split, so that several streams share them."""
 MOST_PIECE_BYTES = 4 << 20
-_KINDS = {Opcode.READ: Kind.READ, Opcode.WRITE: Kind.WRITE}
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +28,8 @@ class Piece:
     attempts: int = 0  # connections it was sent on
 
     def header(self, request_id: int) -> Header:
-        return Header(_KINDS[self.opcode], self.segment, request_id, self.offset, self.view.nbytes)
+        kind = Kind.READ if self.opcode is Opcode.READ else Kind.WRITE
+        return Header(kind, self.segment, request_id, self.offset, self.view.nbytes)
 
     @property
     def may_retry(self) -> bool:

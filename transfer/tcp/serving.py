@@ -6,7 +6,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import wire
@@ -173,26 +173,24 @@ class Serving:
         """Those of one frame, whose payloads come now."""
         lent: list[Borrowed] = []
         places: list[memoryview] = []
-        answers: list[bytes] = []
+        refused: dict[int, str] = {}
         try:
             for write in writes:
                 try:
-                    lent.append(self._borrow(Opcode.WRITE, write))
+                    span = self._borrow(Opcode.WRITE, write)
                 except Refused as error:
+                    refused[write.request_id] = error.reason
                     places += self._nowhere.views(write.length)
-                    answers.append(wire.encode_reason(write.request_id, error.reason))
                 else:
-                    places.append(lent[-1].view)
-                    answers.append(wire.encode_header(wire.success([write])))
+                    lent.append(span)
+                    places.append(span.view)
             self._receive(places)
-            num_bytes = sum([span.view.nbytes for span in lent])
         finally:
             for span in lent:
                 span.release()
-        self._tally.add(bytes_in=num_bytes, done=len(lent), failed=len(writes) - len(lent))
-        if len(lent) == len(writes):
-            answers = [wire.encode_header(wire.success(writes))]
-        self._send([memoryview(answer) for answer in answers])
+        num_bytes = sum([write.length for write in writes if write.request_id not in refused])
+        self._tally.add(bytes_in=num_bytes, done=len(lent), failed=len(refused))
+        self._send([memoryview(answer) for answer in _answers(writes, refused)])
 
     def _borrow(self, opcode: Opcode, request: Header) -> Borrowed:
         """Raises Refused."""
@@ -237,3 +235,15 @@ class Serving:
             self._pace.moved(sent, now)
             self._pace.left(now)
             buffers = behind(buffers, sent)
+
+
+def _answers(writes: Sequence[Header], refused: Mapping[int, str]) -> list[bytes]:
+    """One for all of them, or one each."""
+    if not refused:
+        return [wire.encode_header(wire.success(writes))]
+    return [
+        wire.encode_reason(write.request_id, refused[write.request_id])
+        if write.request_id in refused
+        else wire.encode_header(wire.success([write]))
+        for write in writes
+    ]

@@ -228,7 +228,7 @@ class Stream:
         if sock.fileno() in ready and not self._asked:
             # Nothing is due: the peer has gone, or speaks out of turn.
             self._hear(sock, socket.MSG_DONTWAIT)
-        while not self._stopped and self._advance(sock, socket.MSG_DONTWAIT):
+        while not self._stopped and self._advance(sock):
             pass
         with self._lock:
             self._watch(sock)
@@ -278,16 +278,18 @@ class Stream:
                 break
             if self._writer:
                 self._poller.poll(_LOOK_SECONDS * 1000)
-                self._advance(sock, socket.MSG_DONTWAIT)
+                self._receive(sock, socket.MSG_DONTWAIT)
             else:
-                self._advance(sock, 0)
+                self._receive(sock, 0)
 
-    def _advance(self, sock: socket.socket, flags: int) -> bool:
-        """Sends what there is and receives once, with these flags for a header; False: nothing
-        came."""
+    def _advance(self, sock: socket.socket) -> bool:
+        """Sends what there is and receives what has come of a header, or waits for a payload;
+        False: nothing came."""
         self._send(sock)
-        if not self._asked:
-            return False
+        return bool(self._asked) and self._receive(sock, socket.MSG_DONTWAIT)
+
+    def _receive(self, sock: socket.socket, flags: int) -> bool:
+        """Once, with these flags for a header; False: nothing came of what is due."""
         now = time.monotonic()
         if self._asked.unwanted_bytes:
             self._leave_unwanted(now)
