@@ -19,6 +19,9 @@ HEADLINES = {
     "hit_ratio": "of blocks hit",
     "evicted_per_put": "× evicted",
     "gb_per_s": "GB/s",
+    "gap_seconds": "s",
+    "failed_ratio": "of calls",
+    "longest_call_seconds": "s",
 }
 """The figure that a row's line shows is the first of these it has, if no other was asked for."""
 BESIDE = {

@@ -17,6 +17,7 @@ from ..table import show
 from ..traces.daemon_replay import DaemonSizes
 from ..traces.plan import TracePlan, run_trace
 from .cases import SIZES, Budget, MiB
+from .killed import QUICK_WATCH_SECONDS, WATCH_SECONDS
 from .many_entries import whole_keys
 from .peers import PEERS
 from .plan import CALL_GROUPS, OWN_COURSE, Plan, run_plan
@@ -139,6 +140,7 @@ def _plan(flags: Mapping[str, Any]) -> Plan:
         sizes=sizes_of("--sizes", flags["sizes"], pool_bytes) or sizes,
         budget=Budget(rounds=rounds, pool_bytes=pool_bytes),
         num_keys=whole_keys(keys),
+        watch_seconds=QUICK_WATCH_SECONDS if flags["quick"] else WATCH_SECONDS,
         nvme_dram_bytes=size_of("--nvme-dram", flags["nvme_dram"]),
         largest_bytes=LARGEST_MIXED_BYTES,
         peer_dir=flags["peer_dir"] or default_peer_dir(),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...service import CommandFailed, Size
 from ..contestants import Contestant, ContestantFailed, driver_command
+from ..drivers.store.kills import NODES
 from ..drivers.store.timing import RING_CALLS
 from ..report import Report, Row, load_average, shared_huge_pages
 from ..rounds import LIMIT, OURS, Contestants, Say
@@ -17,6 +18,8 @@ from .burst import Burst
 from .cases import Budget, Case, Checksums, area_bytes, call_cases
 from .daemon import running_daemon
 from .full_pool import full_pool_rows
+from .killed import PEERS as KILLED_PEERS
+from .killed import Killed
 from .many_entries import FILL_BATCH, SMALL_BYTES, ManyEntries
 from .measuring import measure
 from .peers import PEERS
@@ -25,7 +28,8 @@ from .remote import remote_cases, remote_rows
 from .rows import call_row
 
 CALL_GROUPS = ("single", "batch", "view", "cold")
-OWN_COURSE = ("remote", "many", "full", "nvme")
+OWN_COURSE = ("remote", "many", "full", "nvme", "killed")
+OF_OWN_DAEMONS = frozenset({"nvme", "killed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Plan:
     num_keys: int
     nvme_dram_bytes: int
     largest_bytes: int
+    watch_seconds: float  # after a kill
     peer_dir: Path
     directory: Path | None
 
@@ -81,10 +86,15 @@ def run_plan(plan: Plan, say: Say) -> Report:
     with tempfile.TemporaryDirectory(prefix="moontide-bench-", dir=plan.directory) as name:
         directory = Path(name)
         try:
-            if set(plan.groups) - {"nvme"}:
+            versions: dict[str, str] = {}
+            if set(plan.groups) - OF_OWN_DAEMONS:
                 in_pool, versions = _measure_pool(plan, directory, say)
                 rows += in_pool
-                settings |= {f"version {name}": text for name, text in versions.items()}
+            if "killed" in plan.groups:
+                killed = _killed(plan, directory, say)
+                rows += killed.rows()
+                versions |= killed.versions
+            settings |= {f"version {name}": text for name, text in versions.items()}
             if "nvme" in plan.groups:
                 (directory / "nvme").mkdir()
                 say("nvme")
@@ -95,6 +105,17 @@ def run_plan(plan: Plan, say: Say) -> Report:
             raise CommandFailed(str(error)) from error
     settings["load_after"] = load_average()
     return Report.of(rows, settings)
+
+
+def _killed(plan: Plan, directory: Path, say: Say) -> Killed:
+    return Killed(
+        directory,
+        plan.budget.pool_bytes // NODES,
+        plan.budget.rounds,
+        plan.watch_seconds,
+        {name: plan.peer_dir for name in plan.against if name in KILLED_PEERS},
+        say,
+    )
 
 
 def _measure_pool(plan: Plan, directory: Path, say: Say) -> tuple[list[Row], dict[str, str]]:
@@ -120,7 +141,7 @@ def _measure_pool(plan: Plan, directory: Path, say: Say) -> tuple[list[Row], dic
                 say=say,
             )
             rows += remote
-        if set(plan.groups) - {"remote", "nvme"}:
+        if set(plan.groups) - {"remote"} - OF_OWN_DAEMONS:
             local, more = _measure_local(plan, directory, begin, say)
             rows += local
             versions |= more

@@ -26,6 +26,7 @@ def plan(*groups: str, directory: Path) -> Plan:
         num_keys=KEYS,
         nvme_dram_bytes=32 * MiB,
         largest_bytes=2 * MiB,
+        watch_seconds=0.5,
         peer_dir=directory / "peers",
         directory=directory,
     )

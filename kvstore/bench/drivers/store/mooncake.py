@@ -35,7 +35,7 @@ class Mooncake:
         address = self._addresses.get(id(area))
         if address is None:
             address = area.address
-            _check(self._store.register_buffer(address, len(area)), "register_buffer")
+            check(self._store.register_buffer(address, len(area)), "register_buffer")
             self._addresses[id(area)] = address
             self._areas.append(area)
         return address + offset, num_bytes
@@ -60,21 +60,22 @@ class Mooncake:
 
     def remove_many(self, keys: Sequence[str]) -> None:
         for status in self._store.batch_remove(keys, True):
-            _check(status, "batch_remove")
+            check(status, "batch_remove")
 
     def clear(self) -> None:
         if self._store.remove_all(True) < 0:
             raise Failed("remove_all failed")
 
 
-def start_master(port: int) -> Server:
+def start_master(port: int, **settings: object) -> Server:
+    """`settings` beside its own defaults."""
     program = Path(foreign("mooncake").__path__[0]) / "mooncake_master"
     flags = {
         "rpc_address": HOST,
         "rpc_port": port,
         "metrics_host": HOST,
         "metrics_port": free_port(),
-        "client_ttl": CLIENT_TTL_SECONDS,
+        **settings,
     }
     command = [str(program), *(f"-{name}={value}" for name, value in flags.items())]
     return Server(command, lambda: _listens(port))
@@ -84,13 +85,13 @@ def set_up(master: str, segment_bytes: int) -> Any:
     """A client that brings so much memory. Raises Failed."""
     store = foreign("mooncake.store").MooncakeDistributedStore()
     segment = HOST, "P2PHANDSHAKE", segment_bytes, LOCAL_BUFFER_BYTES
-    _check(store.setup(*segment, "tcp", "", master), "setup")
+    check(store.setup(*segment, "tcp", "", master), "setup")
     return store
 
 
 def begin(request: Mapping[str, Any]) -> Driver:
     port = free_port()
-    master = start_master(port)
+    master = start_master(port, client_ttl=CLIENT_TTL_SECONDS)
     store = set_up(f"{HOST}:{port}", request["pool_bytes"])
 
     def close() -> None:
@@ -105,7 +106,7 @@ def begin(request: Mapping[str, Any]) -> Driver:
     )
 
 
-def _check(status: int, call: str) -> None:
+def check(status: int, call: str) -> None:
     if status != 0:
         raise Failed(f"{call} gave {status}")
 

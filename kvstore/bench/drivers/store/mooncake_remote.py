@@ -11,7 +11,15 @@ from typing import Any
 from ..areas import PAGE, Area
 from ..serving import Driver, serve
 from ..transfer.halves import Announce, Serve, ServerHalf
-from .mooncake import HOST, PACKAGE, Mooncake, free_port, set_up, start_master
+from .mooncake import (
+    CLIENT_TTL_SECONDS,
+    HOST,
+    PACKAGE,
+    Mooncake,
+    free_port,
+    set_up,
+    start_master,
+)
 from .timing import Bench
 
 
@@ -30,7 +38,7 @@ def bringing(address: str, pool_bytes: int) -> Serve:
 
 def begin(request: Mapping[str, Any]) -> Driver:
     port = free_port()
-    master = start_master(port)
+    master = start_master(port, client_ttl=CLIENT_TTL_SECONDS)
     address = f"{HOST}:{port}"
     segment = ServerHalf(bringing(address, request["pool_bytes"]), PAGE)
     store = set_up(address, 0)

@@ -1,0 +1,150 @@
+"""Moontide, one of whose three nodes is killed: a holder of what is read, or the one that the
+client talks to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ....client import StoreClient, connect
+from ....errors import StoreError, StoreUnavailable
+from ....types import PutStatus
+from ...store.daemon import Daemon, running_daemon
+from ..contract import Failed
+from ..serving import Driver, serve
+from .kills import NODES, REPLICAS, key_of, num_keys, value_of, watch_a_kill
+
+CALL_SECONDS = 0.5
+"""Deadline of each call."""
+SET_UP_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_BATCH = 64
+
+T = TypeVar("T")
+
+
+class Caller:
+    """Calls of one user thread. When the store it talks to cannot be reached, it connects to the
+    next one for its next call."""
+
+    def __init__(self, addresses: Sequence[str], token: str) -> None:
+        self._addresses = addresses
+        self._token = token
+        self._store = 0
+        self._client: StoreClient | None = None
+
+    def has_done(self, act: Callable[[StoreClient], bool]) -> bool:
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            return act(self._client)
+        except StoreUnavailable:
+            self.close()
+            self._store = (self._store + 1) % len(self._addresses)
+        except StoreError:
+            pass
+        return False
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _connect(self) -> StoreClient:
+        return connect(self._addresses[self._store], token=self._token, timeout_s=CALL_SECONDS)
+
+
+class Moontide:
+    """A client talks to the first node; the keys that are read lie on all others."""
+
+    def __init__(self, nodes: Sequence[Daemon], token: str, victim: Daemon) -> None:
+        own, *others = nodes
+        addresses = [own.address, *(node.remote_address for node in others)]
+        self._reader, self._writer = Caller(addresses, token), Caller(addresses, token)
+        self._victim = victim
+
+    def read(self, number: int) -> bool:
+        key = key_of(number)
+        return self._reader.has_done(lambda client: client.get(key) == value_of(key))
+
+    def put(self, number: int) -> bool:
+        key = f"new {number}"
+
+        def put(client: StoreClient) -> bool:
+            return client.put(key, value_of(key), replicas=REPLICAS).status is PutStatus.STORED
+
+        return self._writer.has_done(put)
+
+    def kill(self) -> None:
+        os.kill(self._victim.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+def begin(request: Mapping[str, Any]) -> Driver:
+    directory = Path(request["directory"])
+    token = directory / "token"
+    with contextlib.ExitStack() as stack:
+        nodes = [
+            stack.enter_context(_running_node(directory, number, token, request["dram_bytes"]))
+            for number in range(NODES)
+        ]
+        _spread(nodes, num_keys(request["watch_seconds"]))
+        victim = nodes[0] if request["victim"] == "own" else nodes[-1]
+        cluster = Moontide(nodes, token.read_text().strip(), victim)
+        stack.callback(cluster.close)
+        started = stack.pop_all()
+
+    def killed(asked: Mapping[str, Any]) -> dict[str, Any]:
+        return {**watch_a_kill(cluster, asked), "deadline_seconds": CALL_SECONDS}
+
+    return Driver(metadata.version("moontide"), {"killed": killed}, close=started.close)
+
+
+def _running_node(
+    directory: Path, number: int, token: Path, dram_bytes: int
+) -> contextlib.AbstractContextManager[Daemon]:
+    home = directory / f"node-{number}"
+    home.mkdir()
+    flags = ["--node-id", home.name, "--cluster", f"file:{directory / 'cluster'}"]
+    flags += ["--dram", str(dram_bytes), "--token-file", str(token)]
+    return running_daemon(home, *flags)
+
+
+def _spread(nodes: Sequence[Daemon], count: int) -> None:
+    """Every key onto every node but the first. Raises Failed, StoreError."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(node.address)) for node in nodes]
+        _await(lambda: all(map(_knows_all, clients)), "all peers of each")
+        keys = [key_of(number) for number in range(count)]
+        for first in range(0, count, _BATCH):
+            batch = [(key, value_of(key)) for key in keys[first : first + _BATCH]]
+            results = clients[0].put_many(batch, replicas=NODES, timeout_s=SET_UP_SECONDS)
+            if any(result.status is not PutStatus.STORED for result in results):
+                raise Failed(f"a put of {NODES} replicas: {results}")
+        clients[0].clear(nodes="this")
+        _await(lambda: all(clients[0].exists_many(keys)), "the replicas")
+
+
+def _knows_all(client: StoreClient) -> bool:
+    return len(client.stats()["peers"]["up"]) == NODES - 1
+
+
+def _await(is_there: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SET_UP_SECONDS
+    while not is_there():
+        if time.monotonic() > deadline:
+            raise Failed(f"{what} were not there within {SET_UP_SECONDS:g} s")
+        time.sleep(_POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    serve(begin)
