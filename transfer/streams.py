@@ -1,7 +1,7 @@
 """Layer streams: which layers of which entries must arrive, and what has.
 
-    announced? ──► arrived (checksum as expected) ──► counts towards the watermark
-                └► failed
+    due ──► arrived (checksum as announced) ──► counts towards the watermark
+         └► failed
 
 A pure class: whoever moves and verifies the bytes reports here, in any order, and asks how far the
 stream has come.
@@ -30,70 +30,39 @@ class _Layer(enum.IntEnum):
     FAILED = 2
 
 
+_ARRIVED = bytes([_Layer.ARRIVED])
+
+
 class Manifest:
-    """Of one hand-off or fetch: entry i has `layers[i]` layers. Checksums (xxh3-64) are known from
-    the start or announced one by one, as the writer computes."""
+    """Of one hand-off or fetch: entry i has `layers[i]` layers."""
 
     def __init__(self, layers: Sequence[int]) -> None:
         if not layers or min(layers) < 1:
             raise ValueError(f"a manifest of {list(layers)[:8]} layers; entries have one at least")
         self._states = [bytearray(count) for count in layers]
-        self._announced = [bytearray(count) for count in layers]
-        self._checksums = [array("Q", bytes(8 * count)) for count in layers]
         self._watermarks = array("L", bytes(array("L").itemsize * len(layers)))
         self._due = sum(layers)
         self._failed: set[int] = set()
         self._notices: Counter[Notice] = Counter()
 
-    def announce(self, entry: int, layer: int, checksum: int) -> bool:
-        """The writer says what the layer's bytes sum to. False, and no change, when there is no
-        such layer or another checksum was announced before."""
-        if not self._has(entry, layer):
-            return False
-        if self._announced[entry][layer]:
-            return self._checksums[entry][layer] == checksum
-        self._announced[entry][layer] = 1
-        self._checksums[entry][layer] = checksum
-        return True
-
-    def arrived(self, entry: int, layer: int, checksum: int) -> Notice:
-        """The bytes are there and sum to `checksum`. A layer nobody announced has no checksum to
-        match, so it counts as a mismatch."""
-        if not self._is_due(entry, layer):
-            return self._count(self._not_due(entry, layer))
-        if not self._announced[entry][layer] or self._checksums[entry][layer] != checksum:
-            self._mark(entry, layer, _Layer.FAILED)
-            return self._count(Notice.MISMATCH)
-        self._mark(entry, layer, _Layer.ARRIVED)
-        return self._count(Notice.NEW)
-
-    def arrived_run(
-        self, entry: int, first: int, announced: Sequence[int], found: Sequence[int]
-    ) -> Notice:
-        """`announce` and `arrived` of layers one after the other, from `first` on, up to one that
-        is not NEW; what the last was worth."""
-        stop = first + len(found)
-        if self._is_untouched(entry, first, stop) and list(announced) == list(found):
-            self._announced[entry][first:stop] = bytes([1]) * len(found)
-            self._checksums[entry][first:stop] = array("Q", found)
-            self._states[entry][first:stop] = bytes([_Layer.ARRIVED]) * len(found)
-            self._due -= len(found)
-            self._notices[Notice.NEW] += len(found)
-            self._advance_watermark(entry)
-            return Notice.NEW
+    def arrived(self, entry: int, first: int, announced: list[int], found: list[int]) -> Notice:
+        """Layers one after the other, from `first` on, are there and sum to `found`; their writer
+        says `announced` (xxh3-64). Taken up to one that is not NEW; what the last was worth."""
+        if announced == found and self._are_due(entry, first, len(found)):
+            return self._mark(entry, first, len(found), _Layer.ARRIVED)
         for layer, (expected, checksum) in enumerate(zip(announced, found, strict=True), first):
-            self.announce(entry, layer, expected)
-            notice = self.arrived(entry, layer, checksum)
-            if notice is not Notice.NEW:
-                break
-        return notice
+            if not self._are_due(entry, layer, 1):
+                return self._not_due(entry, layer)
+            if expected != checksum:
+                return self._mark(entry, layer, 1, _Layer.FAILED, Notice.MISMATCH)
+            self._mark(entry, layer, 1, _Layer.ARRIVED)
+        return Notice.NEW
 
     def failed(self, entry: int, layer: int) -> Notice:
         """The layer will not come."""
-        if not self._is_due(entry, layer):
-            return self._count(self._not_due(entry, layer))
-        self._mark(entry, layer, _Layer.FAILED)
-        return self._count(Notice.NEW)
+        if not self._are_due(entry, layer, 1):
+            return self._not_due(entry, layer)
+        return self._mark(entry, layer, 1, _Layer.FAILED)
 
     def watermark(self, entry: int) -> int:
         """Leading layers of the entry that have arrived."""
@@ -127,40 +96,34 @@ class Manifest:
             assert all(state is _Layer.ARRIVED for state in entry[:watermark])
             assert watermark == len(entry) or entry[watermark] is not _Layer.ARRIVED
 
-    def _has(self, entry: int, layer: int) -> bool:
-        return 0 <= entry < len(self._states) and 0 <= layer < len(self._states[entry])
-
-    def _is_due(self, entry: int, layer: int) -> bool:
-        return self._has(entry, layer) and self._states[entry][layer] == _Layer.DUE
-
-    def _is_untouched(self, entry: int, first: int, stop: int) -> bool:
-        """Nothing was announced or reported of these layers."""
+    def _are_due(self, entry: int, first: int, count: int) -> bool:
+        """These layers are in the manifest, and nothing was reported of them."""
         return (
-            self._has(entry, first)
-            and self._has(entry, stop - 1)
-            and not any(self._announced[entry][first:stop])
-            and not any(self._states[entry][first:stop])
+            0 <= entry < len(self._states)
+            and first >= 0
+            and self._states[entry][first : first + count] == bytes(count)
         )
 
     def _not_due(self, entry: int, layer: int) -> Notice:
-        return Notice.REPEATED if self._has(entry, layer) else Notice.UNKNOWN
+        is_known = 0 <= entry < len(self._states) and 0 <= layer < len(self._states[entry])
+        return self._count(Notice.REPEATED if is_known else Notice.UNKNOWN, 1)
 
-    def _mark(self, entry: int, layer: int, state: _Layer) -> None:
+    def _mark(
+        self,
+        entry: int,
+        first: int,
+        count: int,
+        state: _Layer,
+        notice: Notice = Notice.NEW,
+    ) -> Notice:
         states = self._states[entry]
-        states[layer] = state
-        self._due -= 1
+        states[first : first + count] = bytes([state]) * count
+        self._due -= count
         if state is _Layer.FAILED:
             self._failed.add(entry)
-        self._advance_watermark(entry)
+        self._watermarks[entry] = len(states) - len(states.lstrip(_ARRIVED))
+        return self._count(notice, count)
 
-    def _advance_watermark(self, entry: int) -> None:
-        states = self._states[entry]
-        while (
-            self._watermarks[entry] < len(states)
-            and states[self._watermarks[entry]] == _Layer.ARRIVED
-        ):
-            self._watermarks[entry] += 1
-
-    def _count(self, notice: Notice) -> Notice:
-        self._notices[notice] += 1
+    def _count(self, notice: Notice, count: int) -> Notice:
+        self._notices[notice] += count
         return notice

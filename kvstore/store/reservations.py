@@ -27,10 +27,9 @@ from .quarantine import Quarantine
 from .refusals import Refusals
 from .room import Batch, Room, Wanted
 from .shares import Shares
-from .types import ExtentCallback, Purpose, ReserveResult
+from .types import ExtentCallback, LayerRun, Purpose, ReserveResult
 from .watchers import Watchers
 
-_U64 = struct.Struct("<Q")
 _STORED = PutResult(PutStatus.STORED)
 _EXISTS = PutResult(PutStatus.EXISTS)
 _EXISTS_ALREADY = ReserveResult(ReserveStatus.EXISTS)
@@ -186,22 +185,34 @@ class Reservations:
         extent: int,
         checksums: Sequence[int],
     ) -> None:
-        check_checksums(checksums)
         check_same_length(slots=slots, generations=generations, checksums=checksums)
+        self.advance_runs(
+            owner,
+            [
+                LayerRun(slot, generation, extent, (checksum,))
+                for slot, generation, checksum in zip(slots, generations, checksums, strict=True)
+            ],
+        )
+
+    def advance_runs(self, owner: Owner, runs: Sequence[LayerRun]) -> None:
         words = self._catalog.words
-        for slot, generation in zip(slots, generations, strict=True):
+        for slot, generation, first, checksums in runs:
+            check_checksums(checksums)
             self.check_open(owner, slot, generation)
             watermark, num_extents = self._progress(slot)
-            if watermark != extent or extent >= num_extents:
+            if watermark != first or first + len(checksums) > num_extents:
                 raise InvalidRequest(
-                    f"extent {extent} of slot {slot} was reported; next is {watermark} of "
-                    f"{num_extents}"
+                    f"extent {first} of slot {slot} was reported, {len(checksums)} at once; next "
+                    f"is {watermark} of {num_extents}"
                 )
-        for slot, generation, checksum in zip(slots, generations, checksums, strict=True):
-            self._set_checksum(slot, extent, checksum)
-            words[slot * WORDS + HEAD] = generation << 32 | (extent + 1) << 8 | SlotState.RESERVED
+        watched: list[tuple[int, int]] = []
+        for slot, generation, first, checksums in runs:
+            self._set_checksums(slot, first, checksums)
+            stop = first + len(checksums)
+            words[slot * WORDS + HEAD] = generation << 32 | stop << 8 | SlotState.RESERVED
             if slot in self.watchers:
-                self.watchers.advanced(slot, extent + 1)
+                watched.append((slot, stop))
+        self.watchers.advanced(watched)
 
     def announce_checksums(
         self, owner: Owner, slot: int, generation: int, checksums: Sequence[int]
@@ -214,8 +225,7 @@ class Reservations:
             raise InvalidRequest(
                 f"{len(checksums)} checksums for slot {slot}, which has {num_extents} extents"
             )
-        for extent, checksum in enumerate(checksums):
-            self._set_checksum(slot, extent, checksum)
+        self._set_checksums(slot, 0, checksums)
 
     def doom_edition(self, edition: int) -> None:
         """As `Catalog.doom_fills`, of all that is being written of that edition of a namespace."""
@@ -309,12 +319,13 @@ class Reservations:
         words, position = self._catalog.words, slot * WORDS
         return words[position] >> 8 & 0xFFFF, words[position + PLACE] & 0xFFFFFFFF
 
-    def _set_checksum(self, slot: int, extent: int, checksum: int) -> None:
+    def _set_checksums(self, slot: int, first: int, checksums: Sequence[int]) -> None:
         table = self._catalog.checksums.get(slot)
         if table is None:
-            self._catalog.words[slot * WORDS + CHECKSUM] = checksum
+            for checksum in checksums:  # of its only extent
+                self._catalog.words[slot * WORDS + CHECKSUM] = checksum
         else:
-            _U64.pack_into(table, 8 * extent, checksum)
+            struct.pack_into(f"<{len(checksums)}Q", table, 8 * first, *checksums)
 
     def _complete(self, slot: int, generation: int, checksum: int | None) -> PutResult | None:
         """Marks all extents complete; a failure when they are not."""
@@ -350,7 +361,7 @@ class Reservations:
         group.slots.append(slot)
         self._counters.hits += self._found.pop(slot, 0)
         if slot in self.watchers:
-            self.watchers.advanced(slot, self._progress(slot)[1])
+            self.watchers.advanced([(slot, self._progress(slot)[1])])
         return _STORED
 
     def _publish(self, group: _Group, now: float) -> None:

@@ -137,6 +137,15 @@ class RunResult(NamedTuple):
     stored: Sequence[bytes]
 
 
+class LayerRun(NamedTuple):
+    """Complete layers of one reservation, from `first` on, with the checksum of each."""
+
+    slot: int
+    generation: int
+    first: int
+    checksums: Sequence[int]
+
+
 class Purpose(NamedTuple):
     """What an open reservation is for."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 
 from ..errors import Busy
 from .types import ExtentCallback
@@ -35,16 +36,18 @@ class Watchers:
 
         return cancel
 
-    def advanced(self, slot: int, watermark: int) -> None:
-        """Extents below `watermark` are complete."""
-        waiting = self._waiting.pop(slot, [])
-        still = [item for item in waiting if item[0] >= watermark]
-        if still:
-            self._waiting[slot] = still
-        self._count -= len(waiting) - len(still)
-        for extent, callback in waiting:
-            if extent < watermark:
-                callback(True)
+    def advanced(self, watermarks: Iterable[tuple[int, int]]) -> None:
+        """In these slots, extents below the watermark are complete. Told layer by layer."""
+        due: list[tuple[int, ExtentCallback]] = []
+        for slot, watermark in watermarks:
+            waiting = self._waiting.pop(slot, [])
+            still = [item for item in waiting if item[0] >= watermark]
+            if still:
+                self._waiting[slot] = still
+            due += [item for item in waiting if item[0] < watermark]
+        self._count -= len(due)
+        for _, callback in sorted(due, key=itemgetter(0)):
+            callback(True)
 
     def ended(self, slot: int) -> None:
         """Nothing more will be written to this reservation."""

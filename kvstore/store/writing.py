@@ -25,6 +25,7 @@ from .refusals import NOT_ADMITTED
 from .room import Batch
 from .types import (
     ExtentCallback,
+    LayerRun,
     Origin,
     OwnerId,
     Pieces,
@@ -156,12 +157,13 @@ class StoreWriting(StoreParts):
         *,
         origin: Origin,
         ends_at: float | None = None,
+        soft_pin: bool = False,
         now: float,
     ) -> list[ReserveResult]:
         """As `reserve_fill`, for string entries. They are found once they are committed, and until
         `ends_at` (monotonic seconds), when what they are copies of ends."""
         check_entries(entries, sizes)
-        batch = Batch(self._owners.get(owner), origin=origin, ends_at=ends_at)
+        batch = Batch(self._owners.get(owner), origin=origin, ends_at=ends_at, soft_pin=soft_pin)
         return self._reservations.reserve(batch, entries, sizes, repeat(1, len(entries)), now)
 
     def expect_checksums(
@@ -215,6 +217,11 @@ class StoreWriting(StoreParts):
         """Layer `extent` of each reservation is complete. Raises InvalidRequest on one that is
         not the owner's (counted), or out of order; then none has moved."""
         self._reservations.advance(self._owners.get(owner), slots, generations, extent, checksums)
+
+    def advance_runs(self, owner: OwnerId, runs: Sequence[LayerRun]) -> None:
+        """As `advance`, of any number of layers of each; one run a reservation. Watchers are told
+        layer by layer."""
+        self._reservations.advance_runs(self._owners.get(owner), runs)
 
     def commit(
         self,

@@ -13,66 +13,56 @@ def checksum(entry: int, layer: int) -> int:
     return entry * 1000 + layer + (1 << 63)
 
 
-def announced(*layers: int) -> Manifest:
-    manifest = Manifest(layers)
-    for entry, count in enumerate(layers):
-        for layer in range(count):
-            assert manifest.announce(entry, layer, checksum(entry, layer))
-    return manifest
+def arrived(manifest: Manifest, entry: int, layer: int, *, off_by: int = 0) -> Notice:
+    expected = checksum(entry, layer)
+    return manifest.arrived(entry, layer, [expected], [expected + off_by])
 
 
 def test_the_watermark_counts_leading_layers() -> None:
-    manifest = announced(3, 2)
-    manifest.arrived(0, 1, checksum(0, 1))
+    manifest = Manifest([3, 2])
+    arrived(manifest, 0, 1)
     assert (manifest.watermark(0), manifest.watermark(1)) == (0, 0)
-    manifest.arrived(0, 0, checksum(0, 0))
+    arrived(manifest, 0, 0)
     assert manifest.watermark(0) == 2
-    manifest.arrived(0, 2, checksum(0, 2))
+    arrived(manifest, 0, 2)
     assert (manifest.watermark(0), manifest.is_whole) == (3, False)
     for layer in range(2):
-        manifest.arrived(1, layer, checksum(1, layer))
+        arrived(manifest, 1, layer)
     assert manifest.is_whole
     assert manifest.failed_entries == []
 
 
 def test_r16_repeated_and_unknown_notices_are_counted_and_harmless() -> None:
-    manifest = announced(2)
-    assert manifest.arrived(0, 0, checksum(0, 0)) is Notice.NEW
-    assert manifest.arrived(0, 0, checksum(0, 0)) is Notice.REPEATED
-    assert manifest.arrived(0, 0, 5) is Notice.REPEATED
+    manifest = Manifest([2])
+    assert arrived(manifest, 0, 0) is Notice.NEW
+    assert arrived(manifest, 0, 0) is Notice.REPEATED
+    assert arrived(manifest, 0, 0, off_by=5) is Notice.REPEATED
     assert manifest.failed(0, 0) is Notice.REPEATED
     for entry, layer in [(1, 0), (-1, 0), (0, 2), (0, -1), (1 << 40, 1 << 40)]:
-        assert manifest.arrived(entry, layer, 0) is Notice.UNKNOWN
+        assert arrived(manifest, entry, layer) is Notice.UNKNOWN
         assert manifest.failed(entry, layer) is Notice.UNKNOWN
-        assert not manifest.announce(entry, layer, 0)
     assert (manifest.notices(Notice.REPEATED), manifest.notices(Notice.UNKNOWN)) == (3, 10)
     assert (manifest.watermark(0), manifest.is_whole, manifest.is_ended) == (1, False, False)
-    assert manifest.arrived(0, 1, checksum(0, 1)) is Notice.NEW
+    assert arrived(manifest, 0, 1) is Notice.NEW
     assert manifest.is_whole
 
 
 def test_a_wrong_checksum_fails_the_layer() -> None:
-    manifest = announced(2, 1)
-    assert manifest.arrived(0, 0, 7) is Notice.MISMATCH
-    assert manifest.arrived(0, 0, checksum(0, 0)) is Notice.REPEATED
-    manifest.arrived(0, 1, checksum(0, 1))
-    manifest.arrived(1, 0, checksum(1, 0))
+    manifest = Manifest([2, 1])
+    assert arrived(manifest, 0, 0, off_by=7) is Notice.MISMATCH
+    assert arrived(manifest, 0, 0) is Notice.REPEATED
+    arrived(manifest, 0, 1)
+    arrived(manifest, 1, 0)
     assert manifest.is_ended
     assert not manifest.is_whole
     assert (manifest.watermark(0), manifest.failed_entries) == (0, [0])
 
 
-def test_a_layer_nobody_announced_is_not_taken() -> None:
-    manifest = Manifest([1])
-    assert manifest.arrived(0, 0, 0) is Notice.MISMATCH
-    assert manifest.failed_entries == [0]
-
-
-def test_an_announcement_stands() -> None:
-    manifest = announced(1)
-    assert manifest.announce(0, 0, checksum(0, 0))
-    assert not manifest.announce(0, 0, 3)
-    assert manifest.arrived(0, 0, checksum(0, 0)) is Notice.NEW
+def test_of_a_run_with_a_wrong_layer_those_before_it_count() -> None:
+    manifest = Manifest([4])
+    assert manifest.arrived(0, 0, [1, 2, 3, 4], [1, 2, 7, 4]) is Notice.MISMATCH
+    assert (manifest.watermark(0), manifest.failed_entries) == (2, [0])
+    assert not manifest.is_ended
 
 
 @pytest.mark.parametrize("layers", [[], [0], [2, 0]])
@@ -92,14 +82,14 @@ EVENTS = st.lists(
 def test_any_order_of_notices_matches_the_model(
     layers: list[int], events: list[tuple[str, int, int]]
 ) -> None:
-    manifest = announced(*layers)
+    manifest = Manifest(layers)
     model: dict[tuple[int, int], bool] = {}
     known = {(entry, layer) for entry, count in enumerate(layers) for layer in range(count)}
     for event, entry, layer in events:
         if event == "failed":
             manifest.failed(entry, layer)
         else:
-            manifest.arrived(entry, layer, checksum(entry, layer) + (event == "wrong"))
+            arrived(manifest, entry, layer, off_by=event == "wrong")
         if (entry, layer) in known:
             model.setdefault((entry, layer), event == "arrived")
         manifest.check_integrity()
@@ -118,18 +108,16 @@ def test_a_run_is_worth_what_its_layers_are_one_by_one(
     manifests = Manifest([4]), Manifest([4])
     for manifest in manifests:
         for event, entry, layer in events:
-            if event != "failed":
-                manifest.announce(entry, layer, checksum(entry, layer))
-                manifest.arrived(entry, layer, checksum(entry, layer) + (event == "wrong"))
-            else:
+            if event == "failed":
                 manifest.failed(entry, layer)
+            else:
+                arrived(manifest, entry, layer, off_by=event == "wrong")
     expected = [checksum(0, layer) for layer in range(first, first + len(are_right))]
     found = [value + (not right) for value, right in zip(expected, are_right, strict=True)]
     at_once, one_by_one = manifests
-    notice = at_once.arrived_run(0, first, expected, found)
-    for layer, came in enumerate(found, first):
-        one_by_one.announce(0, layer, checksum(0, layer))
-        worth = one_by_one.arrived(0, layer, came)
+    notice = at_once.arrived(0, first, expected, found)
+    for layer, right in enumerate(are_right, first):
+        worth = arrived(one_by_one, 0, layer, off_by=not right)
         if worth is not Notice.NEW:
             break
     assert notice is worth

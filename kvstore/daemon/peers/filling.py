@@ -33,20 +33,18 @@ from ...store import FILL_OWNER, Store
 from .flow import FlowLimit
 from .link import PeerLink
 from .news import NewsSource
-from .plan import FillPlan, Piece, Read
+from .plan import FillPlan, Piece, Read, Sums
 from .reads import PoolReads
 
 logger = logging.getLogger(__name__)
 
-Sums = list[list[int] | None]
-"""Of each layer of each read that came."""
 FloorOf = Callable[[bytes], int]
 """The floor of a namespace (digest) that is in force here."""
 
 MAX_CHUNKS = 3
 """Of one fill, read at once; the first alone, since what is asked for behind it holds it up."""
 LOOK_SECONDS = 0.1
-"""While bytes are on their way: between looks whether anybody still wants them."""
+"""Between looks whether anybody still wants what is on its way."""
 STALLED_SECONDS = 0.5
 """Without a chunk from a peer that does not answer: its fills end, for others to be asked."""
 
@@ -96,6 +94,7 @@ class PeerFill:
         self._pace = link.pace
         self._has_begun = False  # the first chunk has come
         self._moved_at = 0.0  # monotonic seconds
+        self._look_at = 0.0
 
     async def run(self) -> None:
         """Never raises but for cancellation."""
@@ -146,6 +145,10 @@ class PeerFill:
 
     def _drop_released(self) -> None:
         """What everybody here has let go of comes no further."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
         self._plan.drop_released(self._tools.store.is_pinned)
         self._end(self._plan.take_given_up())
         for chunk, reading in self._window:
@@ -175,7 +178,7 @@ class PeerFill:
         await tools.flow.take(num_bytes, self._priority)
         try:
             return await tools.reads.read(
-                [self._request(read) for read in chunk],
+                self._requests(chunk),
                 partial(self._verify, chunk),
                 tools.verifiers,
                 deadline=self._deadline,
@@ -199,9 +202,14 @@ class PeerFill:
             for read, status in zip(chunk, statuses, strict=True)
         ]
 
-    def _request(self, read: Read) -> TransferRequest:
-        address = SegmentAddress(self._link.record.instance, read.remote.segment)
-        return TransferRequest(Opcode.READ, read.local, address, read.offset)
+    def _requests(self, chunk: Sequence[Read]) -> list[TransferRequest]:
+        instance = self._link.record.instance
+        segments = {read.remote.segment for read in chunk}
+        addresses = {segment: SegmentAddress(instance, segment) for segment in segments}
+        return [
+            TransferRequest(Opcode.READ, read.local, addresses[read.remote.segment], read.offset)
+            for read in chunk
+        ]
 
     def _settle_oldest(self) -> None:
         chunk, reading = self._window.popleft()
@@ -210,10 +218,7 @@ class PeerFill:
         came = [read for read, found in zip(chunk, sums, strict=True) if found is not None]
         self._pace.came(_num_bytes(came), time.monotonic())
         settled = self._plan.settle(chunk, sums)
-        for extent, layers in settled.advanced.items():
-            slots, generations = _places([piece for piece, _ in layers])
-            checksums = [found for _, found in layers]
-            self._tools.store.advance(FILL_OWNER, slots, generations, extent, checksums)
+        self._tools.store.advance_runs(FILL_OWNER, settled.advanced)
         if settled.whole:
             self._commit(settled.whole)
         self._end(settled.ended)

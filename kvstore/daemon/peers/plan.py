@@ -18,6 +18,7 @@ from typing import NamedTuple
 from moontide.transfer import Manifest, Notice
 
 from ...layout import Shard
+from ...store import LayerRun
 from .offers import RemoteEntry
 
 
@@ -70,8 +71,8 @@ class Read(NamedTuple):
 
     @property
     def local(self) -> memoryview:
-        first, last = self.layer(self.extents[0]), self.layer(self.extents[-1])
-        return self.piece.memory[first.start : last.stop]
+        start = self.extents.start * self.piece.stride
+        return self.piece.memory[start : start + self.num_bytes]
 
     def layer(self, extent: int) -> slice:
         """Where it lies in the piece's memory."""
@@ -85,15 +86,19 @@ class Read(NamedTuple):
     @property
     def offset(self) -> int:
         """In the source's segment."""
-        return self.remote.offset + self.extents[0] * self.piece.stride
+        return self.remote.offset + self.extents.start * self.piece.stride
+
+
+Sums = Sequence[list[int] | None]
+"""Of each layer of each read that came."""
 
 
 class Settled(NamedTuple):
-    """What to tell the store after a chunk: layers that are complete, by extent, ascending; pieces
-    that are whole; pieces to abort, which nothing touches any more. And reads that brought other
-    bytes than the peer said."""
+    """What to tell the store after a chunk: layers that are complete; pieces that are whole; pieces
+    to abort, which nothing touches any more. And reads that brought other bytes than the peer
+    said."""
 
-    advanced: dict[int, list[tuple[Piece, int]]]  # with the checksum of each
+    advanced: list[LayerRun]
     whole: list[Piece]
     ended: list[Piece]
     damaged: list[Read]
@@ -149,10 +154,10 @@ class FillPlan:
             read.piece.in_flight += 1
         return chunk
 
-    def settle(self, chunk: Sequence[Read], sums: Sequence[Sequence[int] | None]) -> Settled:
+    def settle(self, chunk: Sequence[Read], sums: Sums) -> Settled:
         """In the order of `next_chunk`. `sums`: the checksums of the layers that came, None where
         none did."""
-        settled = Settled({}, [], [], [])
+        settled = Settled([], [], [], [])
         for read, found in zip(chunk, sums, strict=True):
             piece = read.piece
             piece.in_flight -= 1
@@ -163,21 +168,22 @@ class FillPlan:
                 piece.failed = True
                 settled.damaged.append(read)
             if found is not None and not piece.failed:
-                for extent, checksum in zip(read.extents, found, strict=True):
-                    settled.advanced.setdefault(extent, []).append((piece, checksum))
+                run = LayerRun(piece.slot, piece.generation, read.extents.start, found)
+                settled.advanced.append(run)
                 if self._manifest.watermark(piece.index) == piece.num_extents:
                     settled.whole.append(piece)
             elif not piece.in_flight:
                 settled.ended.append(piece)
         return settled
 
-    def _arrived(self, read: Read, found: Sequence[int]) -> bool:
+    def _arrived(self, read: Read, found: list[int]) -> bool:
         """Whether all of it is what the producer summed. What it did not sum is what came, from
         here on."""
         first, stop = read.extents.start, read.extents.stop
-        summed = read.remote.checksums[first:stop]
-        announced = [known or came for known, came in zip(summed, found, strict=True)]
-        notice = self._manifest.arrived_run(read.piece.index, first, announced, found)
+        announced = list(read.remote.checksums[first:stop])
+        if 0 in announced:
+            announced = [known or came for known, came in zip(announced, found, strict=True)]
+        notice = self._manifest.arrived(read.piece.index, first, announced, found)
         return notice is Notice.NEW
 
     def give_up(self, pieces: Sequence[Piece]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from moontide.kvstore.errors import InvalidRequest
 from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
 from moontide.kvstore.slots import SlotReader
-from moontide.kvstore.store import PoolSettings
+from moontide.kvstore.store import LayerRun, PoolSettings
 from moontide.kvstore.types import PutResult, PutStatus, ReserveStatus
 from moontide.transfer import Mapping, checksum
 from moontide.transfer.types import Instance
@@ -184,6 +184,32 @@ def test_layer_watchers_are_called_once(node: Node, chain: Chain) -> None:
     node.write_layer(owner, [one], 2)
     watch("gone", two, 0)
     assert seen[1:] == [("late", True), ("aborted", False), ("last", True), ("gone", False)]
+
+
+def test_runs_of_layers_move_together_or_not_at_all_and_are_told_layer_by_layer(
+    node: Node, chain: Chain
+) -> None:
+    owner = node.connect()
+    namespace = node.store.open_namespace(namespace_named("w"))
+    reserved = node.reserve_blocks(owner, namespace, chain(2), LAYOUT.whole())
+    seen: list[tuple[int, int]] = []
+    for number, each in enumerate(reserved):
+        for extent in range(3):
+            note = (extent, number)
+            node.store.watch_extent(
+                each.slot, each.generation, extent, lambda _, note=note: seen.append(note)
+            )
+    first, second = ((each.slot, each.generation) for each in reserved)
+    run = LayerRun(*first, 0, [11, 12])
+    for wrong in (LayerRun(*second, 1, [22]), LayerRun(*second, 0, [21, 22, 23, 24])):
+        with pytest.raises(InvalidRequest, match="next is 0 of 3"):
+            node.store.advance_runs(owner, [run, wrong])
+    assert (seen, node.store.extents(*first)) == ([], [])
+    node.store.advance_runs(owner, [run, LayerRun(*second, 0, [21])])
+    node.store.advance_runs(owner, [LayerRun(*second, 1, [22, 23])])
+    assert seen == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 1)]
+    sums = [[extent.checksum for extent in node.store.extents(*each)] for each in (first, second)]
+    assert sums == [[11, 12], [21, 22, 23]]
 
 
 def test_r16_notices_of_unknown_reservations_are_counted_and_harmless(node: Node) -> None:

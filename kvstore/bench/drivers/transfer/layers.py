@@ -37,7 +37,7 @@ from ....daemon.peers.reserving import FillSpec, reserve_pieces
 from ....keys import BlockKey, Namespace
 from ....layout import Group, KVLayout
 from ....membership import StoreRecord
-from ....store import FILL_OWNER, PoolSettings, Store
+from ....store import FILL_OWNER, LayerRun, PoolSettings, Store
 from ....types import Tier
 from ..areas import filled
 from ..contract import Failed
@@ -217,9 +217,8 @@ class Receiver:
             if piece.remote is None or list(piece.remote.checksums) != list(found):
                 raise Failed("a block came with other bytes")
         slots, generations = [each.slot for each in pieces], [each.generation for each in pieces]
-        for layer in range(self._shape.layers):
-            of_layer = [found[layer] for found in sums]
-            self._store.advance(FILL_OWNER, slots, generations, layer, of_layer)
+        runs = map(LayerRun, slots, generations, [0] * len(pieces), sums)
+        self._store.advance_runs(FILL_OWNER, [*runs])
         self._store.commit(FILL_OWNER, slots, generations, [], time.monotonic())
 
     def _empty(self) -> None:

@@ -115,10 +115,10 @@ def test_r09_exactly_what_failed_ends_and_never_while_it_is_read(seed: int) -> N
         chunk = window.popleft()
         sums = [came(read, bad, rng) for read in chunk]
         settled = plan.settle(chunk, sums)
-        for extent, reads in settled.advanced.items():
-            for each, checksum in reads:
-                assert checksum == SUMS[extent]
-                layers[each.slot].append(extent)
+        for slot, _, first, checksums in settled.advanced:
+            extents = range(first, first + len(checksums))
+            assert checksums == [SUMS[extent] for extent in extents]
+            layers[slot] += extents
         whole += [each.slot for each in settled.whole]
         ended += [each.slot for each in settled.ended]
         in_flight = {read.piece.slot for chunk in window for read in chunk}
@@ -148,6 +148,6 @@ def test_what_its_producer_did_not_sum_is_summed_as_it_comes() -> None:
     unsummed.remote = remote(0, NUM_LAYERS)._replace(checksums=array("Q", [11, 0, 13]))
     plan = FillPlan([unsummed])
     settled = [plan.settle(plan.next_chunk(8), [[found]]) for found in (11, 77, 99)]
-    told = [found for each in settled for reads in each.advanced.values() for _, found in reads]
-    assert told == [11, 77]
+    told = [(run.first, run.checksums) for each in settled for run in each.advanced]
+    assert told == [(0, [11]), (1, [77])]
     assert [read.extents for each in settled for read in each.damaged] == [range(2, 3)]
