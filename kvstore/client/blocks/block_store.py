@@ -37,8 +37,9 @@ class BlockStore(PolledBlockStore):
         *,
         timeout_s: float,
     ) -> None:
+        coverage = Coverage(namespace, shards)  # refused before there is anything to close
         desk = JobDesk(channel, namespace)
-        jobs = BlockJobs(desk, Coverage(namespace, shards))
+        jobs = BlockJobs(desk, coverage)
         super().__init__(jobs, namespace, timeout_s)
         weakref.finalize(jobs, desk.abandon).atexit = False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from moontide.kvstore import (
@@ -95,7 +97,11 @@ def test_two_groups_are_two_parts_of_a_block(client: StoreClient) -> None:
 
 
 def test_a_shard_outside_the_layout_is_refused(client: StoreClient) -> None:
+    """And costs no descriptor."""
+    client.kv(NAMESPACE).close()  # from here on it has all that its block stores share
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(LayoutMismatch, match="4 heads"):
         client.kv(NAMESPACE, shard=Shard(0, (0, 4), (0, 5)))
     with pytest.raises(InvalidRequest, match="empty"):
         client.kv(NAMESPACE, shard=())
+    assert os.listdir("/proc/self/fd") == before
