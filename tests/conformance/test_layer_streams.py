@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore import BlockKey
+from moontide.kvstore.daemon.peers import filling
 from moontide.kvstore.daemon.peers.filling import LOOK_SECONDS, FillCounters
 from moontide.kvstore.daemon.peers.plan import FillPlan
 from moontide.transfer import Limits
@@ -101,6 +102,23 @@ def test_nothing_is_asked_for_behind_the_first_layer_before_it_has_come(
     assert asked == [0]
     world.rig.resume()
     world.check(KEYS)
+
+
+def test_r52_what_stands_still_ends_only_with_a_peer_that_fell_silent(
+    world: StreamWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was asked over the link here: that it is not up says nothing of the peer."""
+    monkeypatch.setattr(filling, "STALLED_SECONDS", 0.0)
+    reading = world.reading()
+    world.rig.hold()
+
+    async def stand_still() -> None:
+        await reading.wait()
+        asyncio.get_running_loop().call_later(2 * LOOK_SECONDS, world.rig.resume)
+
+    counted = world.run(FillPlan(world.pieces()), meanwhile=stand_still())
+    assert counted == FillCounters(filled_entries=5)
+    world.check()
 
 
 @pytest.mark.parametrize("number", [0, 3, 5, NUM_READS - 1])

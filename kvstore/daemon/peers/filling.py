@@ -156,9 +156,10 @@ class PeerFill:
                 reading.cancel()
 
     def _check_peer(self) -> None:
-        """Raises StoreUnavailable when nothing comes from a peer that does not answer either: what
-        fills is in the way of who else has it."""
-        if not self._link.is_up and time.monotonic() - self._moved_at > STALLED_SECONDS:
+        """Raises StoreUnavailable when nothing comes from a peer that does not answer any more
+        either: what fills is in the way of who else has it."""
+        is_silent = self._link.was_up and not self._link.is_up
+        if is_silent and time.monotonic() - self._moved_at > STALLED_SECONDS:
             raise StoreUnavailable(f"it does not answer: {self._link.detail}")
 
     async def _stop_reads(self) -> None:
