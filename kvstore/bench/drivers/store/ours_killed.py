@@ -61,13 +61,15 @@ class Caller:
 
 
 class Moontide:
-    """A client talks to the first node; the keys that are read lie on all others."""
+    """A client talks to the first node; the keys that are read lie on all others. Killed is the
+    first, or (`holder`) of the others the one that most has been read from."""
 
-    def __init__(self, nodes: Sequence[Daemon], token: str, victim: Daemon) -> None:
-        own, *others = nodes
-        addresses = [own.address, *(node.remote_address for node in others)]
+    def __init__(self, nodes: Sequence[Daemon], token: str, victim: str) -> None:
+        self._own, *self._holders = nodes
+        addresses = [self._own.address, *(node.remote_address for node in self._holders)]
         self._reader, self._writer = Caller(addresses, token), Caller(addresses, token)
         self._victim = victim
+        self._hits = {node: _hits(node) for node in self._holders}
 
     def read(self, number: int) -> bool:
         key = key_of(number)
@@ -82,7 +84,10 @@ class Moontide:
         return self._writer.has_done(put)
 
     def kill(self) -> None:
-        os.kill(self._victim.pid, signal.SIGKILL)
+        victim = self._own
+        if self._victim == "holder":
+            victim = max(self._holders, key=lambda node: _hits(node) - self._hits[node])
+        os.kill(victim.pid, signal.SIGKILL)
 
     def close(self) -> None:
         self._reader.close()
@@ -98,8 +103,7 @@ def begin(request: Mapping[str, Any]) -> Driver:
             for number in range(NODES)
         ]
         _spread(nodes, num_keys(request["watch_seconds"]))
-        victim = nodes[0] if request["victim"] == "own" else nodes[-1]
-        cluster = Moontide(nodes, token.read_text().strip(), victim)
+        cluster = Moontide(nodes, token.read_text().strip(), request["victim"])
         stack.callback(cluster.close)
         started = stack.pop_all()
 
@@ -132,6 +136,12 @@ def _spread(nodes: Sequence[Daemon], count: int) -> None:
                 raise Failed(f"a put of {NODES} replicas: {results}")
         clients[0].clear(nodes="this")
         _await(lambda: all(clients[0].exists_many(keys)), "the replicas")
+
+
+def _hits(node: Daemon) -> int:
+    with connect(node.address) as client:
+        hits: int = client.stats()["tiers"]["dram"]["hits"]
+        return hits
 
 
 def _knows_all(client: StoreClient) -> bool:
