@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from importlib import metadata
@@ -63,13 +64,15 @@ def build_app(
 def _document_handler(
     routes: Sequence[AnyRoute], title: str, errors: ErrorShape
 ) -> Callable[[Call[None, None]], Awaitable[object]]:
-    version = metadata.version("moontide")
-    text = msgspec.json.encode(
-        openapi_document(routes, title=title, version=version, errors=errors)
-    )
+    @functools.cache  # few ask for it, and every daemon starts
+    def text() -> bytes:
+        version = metadata.version("moontide")
+        return msgspec.json.encode(
+            openapi_document(routes, title=title, version=version, errors=errors)
+        )
 
     async def document(call: Call[None, None]) -> bytes:
-        return text
+        return text()
 
     return document
 

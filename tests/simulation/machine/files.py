@@ -6,7 +6,7 @@ import os
 import select
 import selectors
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from .scheduler import Process, Scheduler
 from .threads import Waiters
@@ -28,10 +28,13 @@ class File:
 
     def __init__(self, files: Files) -> None:
         self.waiters = Waiters(files.scheduler)
+        self.selectors: dict[Selector, None] = {}
         self.descriptor = files.add(self)
 
     def changed(self) -> None:
         self.waiters.wake()
+        for selector in self.selectors:
+            selector.look_at(self.descriptor)
 
     def close(self) -> None:
         """The last descriptor of it is gone."""
@@ -105,6 +108,9 @@ class Files:
     def forget(self, descriptor: int) -> None:
         self._open.pop(descriptor, None)
 
+    def get(self, descriptor: int) -> File | None:
+        return self._open.get(descriptor)
+
     def event(self, descriptor: int) -> EventFile:
         file = self._open.get(descriptor)
         if not isinstance(file, EventFile):
@@ -129,17 +135,13 @@ class Files:
             self.scheduler.rng.shuffle(found)
         return found
 
-    def await_ready(
-        self, wanted: dict[int, int], seconds: float | None, extra: Waiters | None = None
-    ) -> list[tuple[int, int]]:
-        """As `poll`; `extra` ends the wait, too."""
+    def await_ready(self, wanted: dict[int, int], seconds: float | None) -> list[tuple[int, int]]:
+        """As `poll`."""
         scheduler = self.scheduler
         found = self.ready(wanted)
         if found or (seconds is not None and seconds <= 0):
             return found
         waiters = [file.waiters for fd in wanted if (file := self._open.get(fd)) is not None]
-        if extra is not None:
-            waiters.append(extra)
         ends_at = None if seconds is None else scheduler.now + seconds
         while True:
             me = scheduler.current
@@ -153,7 +155,7 @@ class Files:
                 for each in waiters:
                     each.discard(me)
             found = self.ready(wanted)
-            if found or not woken or extra is not None:
+            if found or not woken:
                 return found
 
 
@@ -196,13 +198,37 @@ class Epoll(Poll):
 
 
 class Selector(selectors._BaseSelectorImpl):
-    """`selectors.DefaultSelector`. `wake` ends a `select` from another thread."""
+    """`selectors.DefaultSelector`: looks at what changed, or was ready. `wake` ends a `select` from
+    another thread."""
 
     def __init__(self, files: Files) -> None:
         super().__init__()
         self._files = files
         self._woken = False
         self._waiters = Waiters(files.scheduler)
+        self._looked_at: dict[int, None] = {}
+
+    def register(
+        self, fileobj: HasFileno | int, events: int, data: Any = None
+    ) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        if (file := self._files.get(key.fd)) is not None:
+            file.selectors[self] = None
+        self._looked_at[key.fd] = None
+        return key
+
+    def unregister(self, fileobj: HasFileno | int) -> selectors.SelectorKey:
+        key = super().unregister(fileobj)
+        if (file := self._files.get(key.fd)) is not None:
+            file.selectors.pop(self, None)
+        self._looked_at.pop(key.fd, None)
+        return key
+
+    def look_at(self, descriptor: int) -> None:
+        """It changed, or is closed."""
+        if descriptor in self._fd_to_key:
+            self._looked_at[descriptor] = None
+            self._waiters.wake()
 
     def wake(self) -> None:
         self._woken = True
@@ -210,16 +236,22 @@ class Selector(selectors._BaseSelectorImpl):
 
     def select(self, timeout: float | None = None) -> Iterable[tuple[selectors.SelectorKey, int]]:
         self._files.scheduler.give_way()
-        wanted = {fd: _mask(key.events) for fd, key in self._fd_to_key.items()}
-        if self._woken:
-            self._woken, timeout = False, 0.0
-        found = self._files.await_ready(wanted, timeout, self._waiters)
+        found = self._ready()
+        if not found and not self._woken and (timeout is None or timeout > 0):
+            self._waiters.wait(timeout)
+            found = self._ready()
         self._woken = False
         return [
             (self._fd_to_key[fd], events)
             for fd, bits in found
             if (events := _events(bits) & (self._fd_to_key[fd].events))
         ]
+
+    def _ready(self) -> list[tuple[int, int]]:
+        keys = self._fd_to_key
+        found = self._files.ready({fd: _mask(keys[fd].events) for fd in self._looked_at})
+        self._looked_at = dict.fromkeys(fd for fd, _ in found)
+        return found
 
 
 def _mask(events: int) -> int:
