@@ -167,9 +167,11 @@ class AsyncClient:
         namespace: Namespace,
         shard: Shard | Sequence[Shard] | None = None,
         *,
+        replicas: int = 1,
         timeout_s: float | None = None,
     ) -> AsyncBlockStore:
-        return AsyncBlockStore(await self._call(timeout_s, self._client.kv, namespace, shard))
+        store = self._call(timeout_s, self._client.kv, namespace, shard, replicas=replicas)
+        return AsyncBlockStore(await store)
 
     async def close(self) -> None:
         """Idempotent."""

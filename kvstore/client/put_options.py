@@ -34,10 +34,14 @@ def put_options(
         raise InvalidRequest(
             f"if_exists is {if_exists!r}; give one of {', '.join(get_args(IfExists))}"
         )
-    if not isinstance(replicas, int) or not 1 <= replicas <= wire.MAX_REPLICAS:
-        raise InvalidRequest(f"replicas is {replicas!r}; it must lie in 1..{wire.MAX_REPLICAS}")
+    check_replicas(replicas)
     if not isinstance(soft_pin, bool):
         raise InvalidRequest(f"soft_pin is {soft_pin!r}; give True or False")
     if ttl_s is not None:
         ttl_s = check_timeout(ttl_s)
     return PutOptions(if_exists, ttl_s, soft_pin, replicas)
+
+
+def check_replicas(replicas: int) -> None:
+    if not isinstance(replicas, int) or not 1 <= replicas <= wire.MAX_REPLICAS:
+        raise InvalidRequest(f"replicas is {replicas!r}; it must lie in 1..{wire.MAX_REPLICAS}")

@@ -335,16 +335,20 @@ class StoreClient:
         namespace: Namespace,
         shard: Shard | Sequence[Shard] | None = None,
         *,
+        replicas: int = 1,
         timeout_s: float | None = None,
     ) -> BlockStore:
-        """KV blocks of `namespace`, read and written as the shards given (None: whole blocks).
-        Raises LayoutMismatch when a shard reaches outside the layout."""
+        """KV blocks of `namespace`, read and written as the shards given (None: whole blocks), on
+        so many nodes unless a call says otherwise. Raises LayoutMismatch when a shard reaches
+        outside the layout."""
         deadline = self._begin(timeout_s)
         if shard is None:
             coverage = namespace.layout.whole()
         else:
             coverage = (shard,) if isinstance(shard, Shard) else tuple(shard)
-        store = BlockStore(self._io(), namespace, coverage, timeout_s=self._timeout_s)
+        store = BlockStore(
+            self._io(), namespace, coverage, timeout_s=self._timeout_s, replicas=replicas
+        )
         try:
             store.open(deadline)
         except BaseException:

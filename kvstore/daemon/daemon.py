@@ -118,7 +118,9 @@ class StoreDaemon:
             )
             if self._peers is not None:
                 self._peers.start(
-                    self._floors.of, self._absences.bar, disk=self._sources.disk_entries
+                    self._floors.of,
+                    self._absences.bar,
+                    locate=self._tiering.locate_key if self._tiering is not None else None,
                 )
                 stack.push_async_callback(self._peers.close)
                 self._sources = dataclasses.replace(

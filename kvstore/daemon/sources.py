@@ -100,6 +100,14 @@ class EntryChanges(Protocol):
         """So many replicas of these are wanted in all: one that goes with its store is made
         again."""
 
+    def replicate(self, entries: Sequence[EntryId], replicas: int) -> None:
+        """As `want`, of blocks that are here; other stores are soon had to take copies, as far as
+        there are so many. Nobody waits for that."""
+
+    def take_replicas(self, entries: Sequence[EntryId], replicas: int) -> None:
+        """As `want`, of blocks that another store is about to have us bring. Raises
+        StoreUnavailable where blocks of other stores are not kept."""
+
     def spread(self, entries: Sequence[EntryId], replicas: int, then: Spread) -> None:
         """Has other stores take copies of what is here, then calls `then`."""
 

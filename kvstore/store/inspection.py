@@ -59,6 +59,11 @@ class Inspection:
             stop = slots[MAX_COMPARED_KEYS]
         return EntryPage(infos, str(stop) if stop < self._catalog.table.num_slots else "")
 
+    def info(self, entry: EntryId, now: float) -> EntryInfo | None:
+        """As a page shows it; None: it is on none."""
+        slot = self._catalog.committed.get(entry)
+        return None if slot is None or not self._is_listed(slot, b"") else self._info(slot, now)
+
     def parent_of(self, entry: EntryId) -> bytes:
         catalog = self._catalog
         slot = catalog.committed.get(entry)

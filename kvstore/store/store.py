@@ -19,7 +19,7 @@ from .scoped_eviction import Eviction
 from .slot_table import NO_SLOT
 from .statistics import tier_stats
 from .tenants import TenantBytes, TenantUsage
-from .types import AuditReport, EntryPage, EvictScope, Explanation, OwnerId, Stats
+from .types import AuditReport, EntryInfo, EntryPage, EvictScope, Explanation, OwnerId, Stats
 from .writing import StoreWriting
 
 
@@ -136,6 +136,10 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         return self._inspection.page(
             namespace=namespace, key_prefix=key_prefix, limit=limit, cursor=cursor, now=now
         )
+
+    def info(self, entry: EntryId, now: float) -> EntryInfo | None:
+        """As `list_blocks` shows it; None: it does not lie here, or is one request's own."""
+        return self._inspection.info(entry, now)
 
     def parent_of(self, entry: EntryId) -> bytes:
         """Key of the block before this one, as far as both lie in DRAM; else b""."""

@@ -221,11 +221,14 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why an entry is here or not. `state`: committed, reserved, dropped or unknown."""
+    """Why an entry is here or not. `state`: committed, reserved, dropped or unknown. Of what is
+    here `replicas`, as many as are wanted (0: nobody said), and the `nodes` that have one."""
 
     key: str
     state: str
     reason: str
+    replicas: int = 0
+    nodes: tuple[str, ...] = ()
 
 
 class TierStats(msgspec.Struct, frozen=True):

@@ -91,6 +91,7 @@ class StoreWriting(StoreParts):
         shared_memory: bool,
         ttl_s: float | None = None,
         request_scoped: bool = False,
+        replicas: int = 1,
         now: float,
     ) -> list[ReserveResult]:
         """Space for every (block, shard), block-major. `keys` are one chain whose first block
@@ -110,6 +111,7 @@ class StoreWriting(StoreParts):
             shared_memory=shared_memory,
             parents=dict(zip(keys, [parent, *keys], strict=False)),
             request_scoped=request_scoped,
+            replicas=replicas,
         )
         return self._reserve_shards(batch, keys, shards, now, refused)
 

@@ -44,7 +44,9 @@ class Reserve(Message, frozen=True, tag=3):
 class ReserveBlocks(Message, frozen=True, tag=4):
     """Space for every (block, shard), in block-major order. With `request_scoped` the keys are
     random, no hashes of content: such blocks are found by their key only, are told to nobody, stay
-    in DRAM, and end when a reader that pinned them is done, or after `ttl_s`. Answer: Reserved."""
+    in DRAM, and end when a reader that pinned them is done, or after `ttl_s`. `replicas`: complete
+    copies wanted, on as many nodes; they are made after the commit, which does not wait for them.
+    Answer: Reserved."""
 
     namespace: int
     keys: bytes  # 16 bytes a block
@@ -52,6 +54,7 @@ class ReserveBlocks(Message, frozen=True, tag=4):
     shards: list[bytes]  # packed
     ttl_s: float | None = None  # from their commit; needed with request_scoped
     request_scoped: bool = False
+    replicas: int = 1
 
 
 class Write(Message, frozen=True, tag=5):
@@ -324,6 +327,7 @@ class PrefetchBlocks(Message, frozen=True, tag=31):
     coverage: list[bytes]
     timeout_s: float = 1.0
     tier: Literal["dram"] = "dram"
+    replicas: int = 0  # between nodes: so many are wanted in all
 
 
 class ReadFloors(Message, frozen=True, tag=32):

@@ -188,7 +188,7 @@ def _requests() -> list[wire.Request]:
         wire.Hello(1, 1, "node/12/" + "ab" * 16, "boot", True, b"proof"),
         wire.Put([ONE, TWO], [3, 0], [1, 2**64 - 1], "replace", 1.5, True, 2),
         wire.Reserve([ONE], [65536], "error", 2.0, True, 2),
-        wire.ReserveBlocks(2, KEY * 2, KEY, [SHARD], 60.0, True),
+        wire.ReserveBlocks(2, KEY * 2, KEY, [SHARD], 60.0, True, 1),
         wire.Write(7, 3, 4096),
         wire.Advance([7, 8], [3, 2**32 - 1], 5, [1, 2]),
         wire.Commit([7], [3], [9]),

@@ -14,6 +14,7 @@ from moontide.kvstore.service import HostPort
     ("changes", "named"),
     [
         ({"role": "decode", "store": "none"}, r"role=decode with store=none.*--role both"),
+        ({"kv_replicas": 2, "store": "none"}, r"kv_replicas=2 with store=none"),
         ({"idle_batch_tokens": 8}, r"idle_batch_tokens=8.*max_batch_tokens=512"),
         ({"cluster": "file:/c", "listen": HostPort("0.0.0.0", 7440)}, r"listen=0.0.0.0:7440"),
         ({"cluster": "file:/c", "listen": HostPort("::", 7440)}, r"listen=\[::\]:7440"),

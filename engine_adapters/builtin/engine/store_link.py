@@ -54,10 +54,14 @@ class NoStore:
 class DaemonLink:
     """Connects until it works, then looks once a second which daemon answers."""
 
-    def __init__(self, address: str, namespace: Namespace, instance: Instance) -> None:
+    def __init__(
+        self, address: str, namespace: Namespace, instance: Instance, *, replicas: int
+    ) -> None:
+        """`replicas` of each block that is stored are wanted in the cluster."""
         self._address = address
         self._namespace = namespace
         self._instance = instance
+        self._replicas = replicas
         self._daemon = ""
         self._told: type[Exception] | None = None
         self._client: StoreClient | None = None
@@ -105,7 +109,9 @@ class DaemonLink:
                 self._address, timeout_s=_CONNECT_SECONDS, instance=self._instance
             )
         if self._store is None:
-            self._store = self._client.kv(self._namespace, timeout_s=_CONNECT_SECONDS)
+            self._store = self._client.kv(
+                self._namespace, replicas=self._replicas, timeout_s=_CONNECT_SECONDS
+            )
         daemon = str(self._client.stats(timeout_s=_CHECK_SECONDS)["instance"])
         if daemon != self._daemon:
             self._daemon = daemon

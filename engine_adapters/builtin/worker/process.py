@@ -118,7 +118,12 @@ class _Worker:
     def _open_link(self) -> StoreLink:
         if self._settings.store == NO_STORE:
             return NoStore()
-        return DaemonLink(self._settings.store, self._namespace, self._instance)
+        return DaemonLink(
+            self._settings.store,
+            self._namespace,
+            self._instance,
+            replicas=self._settings.kv_replicas,
+        )
 
     def _make_engine(self, link: StoreLink, failure: asyncio.Future[str]) -> Engine:
         loop = asyncio.get_running_loop()

@@ -62,6 +62,15 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     lookup_seconds: Annotated[
         float, Meta(description="Longest wait for the store to say what it has", gt=0, le=60)
     ] = 0.25
+    kv_replicas: Annotated[
+        int,
+        Meta(
+            description="Complete copies of each block that is stored, on as many nodes, made in "
+            "the background",
+            ge=1,
+            le=16,
+        ),
+    ] = 1
     load: Annotated[
         Literal["auto", "always"],
         Meta(
@@ -97,6 +106,11 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             )
         if self.store != NO_STORE and not self.store.startswith("unix:"):
             raise ValueError(f"store={self.store}: write unix:PATH of a daemon's socket, or none")
+        if self.kv_replicas > 1 and self.store == NO_STORE:
+            raise ValueError(
+                f"kv_replicas={self.kv_replicas} with store={NO_STORE}: nothing is stored; give a "
+                "store, or leave it out"
+            )
         if self.cluster != "memory" and self.listen.is_wildcard:
             raise ValueError(
                 f"listen={self.listen}: the Conductors of cluster {self.cluster} are told this "

@@ -26,7 +26,7 @@ class AsyncBlockStore(PolledBlockStore):
     nothing touches the caller's buffers any more."""
 
     def __init__(self, store: BlockStore) -> None:
-        super().__init__(store.jobs, store.namespace, store.timeout_s)
+        super().__init__(store.jobs, store.namespace, store.timeout_s, store.replicas)
         self._store = store
 
     async def lookup(
@@ -65,10 +65,11 @@ class AsyncBlockStore(PolledBlockStore):
         *,
         first_block: int = 0,
         extra: Extra = (),
+        replicas: int | None = None,
         timeout_s: float | None = None,
     ) -> AsyncBlockWriter:
-        keys = self.keys(token_ids, extra=extra)
-        return AsyncBlockWriter(self.jobs, keys, first_block, self.limit(timeout_s))
+        keys, wanted = self.keys(token_ids, extra=extra), self.wanted(replicas)
+        return AsyncBlockWriter(self.jobs, keys, first_block, wanted, self.limit(timeout_s))
 
     async def close(self) -> None:
         """As that of BlockStore."""
@@ -108,9 +109,14 @@ class AsyncBlockWriter(WriterSteps):
     """As BlockWriter; the space is reserved by `async with`."""
 
     def __init__(
-        self, jobs: BlockJobs, keys: Sequence[BlockKey], first_block: int, deadline: Deadline
+        self,
+        jobs: BlockJobs,
+        keys: Sequence[BlockKey],
+        first_block: int,
+        replicas: int,
+        deadline: Deadline,
     ) -> None:
-        super().__init__(jobs, keys, first_block)
+        super().__init__(jobs, keys, first_block, replicas)
         self._deadline = deadline
         self._result: Arrival
 

@@ -10,6 +10,7 @@ from ...errors import InvalidRequest
 from ...keys import BLOCK_KEY_BYTES, BlockKey
 from ..buffers import readable_bytes, writable_bytes
 from ..deadline import check_timeout
+from ..put_options import check_replicas
 from .copy_run import Part
 from .desk import JobDesk, new_job_id
 from .job import Deliver, Job
@@ -142,9 +143,15 @@ class BlockJobs:
         return make
 
     def begin_store(
-        self, keys: Sequence[BlockKey], first_block: int, deadline_s: float, deliver: Deliver
+        self,
+        keys: Sequence[BlockKey],
+        first_block: int,
+        replicas: int,
+        deadline_s: float,
+        deliver: Deliver,
     ) -> StoreHandle:
         """Submits the store."""
+        check_replicas(replicas)
         if not 0 <= first_block < len(keys):
             raise InvalidRequest(
                 f"first_block is {first_block}; the prompt has {len(keys)} full blocks"
@@ -156,7 +163,7 @@ class BlockJobs:
                 f"store takes {wire.MAX_KEYS} pairs: store the prompt in parts"
             )
         parent = keys[first_block - 1] if first_block else b""
-        space = SpaceRequest(keys[first_block:], parent)
+        space = SpaceRequest(keys[first_block:], parent, replicas=replicas)
         return self._begin_store(space, first_block, deadline_s, deliver)
 
     def begin_request_store(

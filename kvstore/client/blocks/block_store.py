@@ -15,6 +15,7 @@ from ...keys import Extra, Namespace, TokenIds
 from ...layout import Shard
 from ..connections.channel import Channel
 from ..deadline import Deadline
+from ..put_options import check_replicas
 from .block_jobs import BlockJobs
 from .desk import JobDesk, hit_of
 from .located import Coverage
@@ -36,11 +37,13 @@ class BlockStore(PolledBlockStore):
         shards: Sequence[Shard],
         *,
         timeout_s: float,
+        replicas: int = 1,
     ) -> None:
+        check_replicas(replicas)
         coverage = Coverage(namespace, shards)  # refused before there is anything to close
         desk = JobDesk(channel, namespace)
         jobs = BlockJobs(desk, coverage)
-        super().__init__(jobs, namespace, timeout_s)
+        super().__init__(jobs, namespace, timeout_s, replicas)
         weakref.finalize(jobs, desk.abandon).atexit = False
 
     def lookup(
@@ -82,11 +85,13 @@ class BlockStore(PolledBlockStore):
         *,
         first_block: int = 0,
         extra: Extra = (),
+        replicas: int | None = None,
         timeout_s: float | None = None,
     ) -> BlockWriter:
-        """Writes blocks layer by layer: commit on a clean exit, abort on an error."""
-        keys = self.keys(token_ids, extra=extra)
-        return BlockWriter(self.jobs, keys, first_block, self.limit(timeout_s))
+        """Writes blocks layer by layer: commit on a clean exit, abort on an error. `replicas` as in
+        `begin_store`."""
+        keys, wanted = self.keys(token_ids, extra=extra), self.wanted(replicas)
+        return BlockWriter(self.jobs, keys, first_block, wanted, self.limit(timeout_s))
 
     # -- life -------------------------------------------------------------------------
 

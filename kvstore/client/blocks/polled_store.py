@@ -21,8 +21,11 @@ class PolledBlockStore:
     copy for it still runs. Block numbers count from the prompt's first block; layers are counted
     within the coverage (`Coverage.layers`). With too many jobs open, submitting raises Busy."""
 
-    def __init__(self, jobs: BlockJobs, namespace: Namespace, timeout_s: float) -> None:
+    def __init__(
+        self, jobs: BlockJobs, namespace: Namespace, timeout_s: float, replicas: int
+    ) -> None:
         self.jobs = jobs  # for the client's own use
+        self.replicas = replicas  # of what is stored, unless a call says otherwise
         self.namespace = namespace
         self.coverage = jobs.coverage
         self.timeout_s = timeout_s  # the default limit of one call
@@ -112,12 +115,15 @@ class PolledBlockStore:
         *,
         first_block: int = 0,
         extra: Extra = (),
+        replicas: int | None = None,
         deadline_s: float,
     ) -> StoreHandle:
         """Reserves space for the full blocks from `first_block` on. `deadline_s` bounds the whole
-        store, up to its commit: what is not committed by then is given back."""
-        keys = self.keys(token_ids, extra=extra)
-        return self.jobs.begin_store(keys, first_block, deadline_s, self.jobs.desk.deliver)
+        store, up to its commit: what is not committed by then is given back. `replicas` (None: as
+        this block store's): complete copies on as many nodes, made soon after the commit, which
+        does not wait for them, and again when one goes with its node."""
+        keys, wanted = self.keys(token_ids, extra=extra), self.wanted(replicas)
+        return self.jobs.begin_store(keys, first_block, wanted, deadline_s, self.jobs.desk.deliver)
 
     def begin_request_store(self, key: BlockKey, *, ttl_s: float, deadline_s: float) -> StoreHandle:
         """As `begin_store`, for one block that is no full block of a prompt: found under `key` (16
@@ -177,6 +183,10 @@ class PolledBlockStore:
         return self.jobs.desk.fileno()
 
     # -- inside the client --------------------------------------------------------------
+
+    def wanted(self, replicas: int | None) -> int:
+        """Of one call."""
+        return self.replicas if replicas is None else replicas
 
     def limit(self, timeout_s: float | None) -> Deadline:
         """Of one call."""

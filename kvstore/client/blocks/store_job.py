@@ -36,6 +36,7 @@ class SpaceRequest:
     keys: Sequence[BlockKey]
     parent: bytes
     request_ttl_s: float | None = None
+    replicas: int = 1
 
 
 class StoreJob(Job):
@@ -131,6 +132,7 @@ class StoreJob(Job):
             self.coverage.packed,
             space.request_ttl_s,
             space.request_ttl_s is not None,
+            space.replicas,
         )
         self.channel.request(message, self._reserved)
 

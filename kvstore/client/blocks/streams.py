@@ -63,10 +63,13 @@ class ReaderSteps:
 class WriterSteps:
     """Blocks under way. Afterwards `failed_blocks` are those that found no room."""
 
-    def __init__(self, jobs: BlockJobs, keys: Sequence[BlockKey], first_block: int) -> None:
+    def __init__(
+        self, jobs: BlockJobs, keys: Sequence[BlockKey], first_block: int, replicas: int
+    ) -> None:
         self._jobs = jobs
         self._keys = keys
         self._first_block = first_block
+        self._replicas = replicas
         self._store: StoreHandle
         self._ended = False  # committed or aborted
         self.failed_blocks: tuple[int, ...] = ()
@@ -77,7 +80,9 @@ class WriterSteps:
         return self._store.statuses
 
     def _begin(self, deadline_s: float, deliver: Deliver) -> None:
-        self._store = self._jobs.begin_store(self._keys, self._first_block, deadline_s, deliver)
+        self._store = self._jobs.begin_store(
+            self._keys, self._first_block, self._replicas, deadline_s, deliver
+        )
 
     def _commit(self) -> None:
         self._jobs.commit(self._store)
@@ -125,9 +130,14 @@ class BlockWriter(WriterSteps):
     it all."""
 
     def __init__(
-        self, jobs: BlockJobs, keys: Sequence[BlockKey], first_block: int, deadline: Deadline
+        self,
+        jobs: BlockJobs,
+        keys: Sequence[BlockKey],
+        first_block: int,
+        replicas: int,
+        deadline: Deadline,
     ) -> None:
-        super().__init__(jobs, keys, first_block)
+        super().__init__(jobs, keys, first_block, replicas)
         self._deadline = deadline
         self._result = Waiter()
         jobs.desk.wait_attached(deadline)

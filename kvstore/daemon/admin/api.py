@@ -56,7 +56,7 @@ class AdminApi:
         copying = CopyRoutes(listing, operated.peers, tiering, pins.pinned)
         self._parts = (
             self._figures,
-            BlockRoutes(listing, operated.peers.changes if operated.peers else None),
+            BlockRoutes(listing, operated.peers),
             EndingRoutes(listing, operated.floors, operated.peers),
             pins,
             copying,

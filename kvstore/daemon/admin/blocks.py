@@ -7,11 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Set as AbstractSet
 
+import msgspec
+
 from ...errors import StoreError
 from ...keys import EntryId
 from ...service import AnyRoute, Call, HttpError, Plain, Route
 from ...store import EntryPage, Explanation
 from ...types import Tier
+from ..peers import Peers
 from ..sources import EntryChanges
 from .bodies import BlockAnswer, BlocksQuery, KeyQuery, RemoveAnswer
 from .disk import CURSOR
@@ -20,11 +23,11 @@ from .listing import Listing
 
 
 class BlockRoutes:
-    """`changes` None: there are no other stores to reach."""
+    """`peers` None: there are no other stores to reach."""
 
-    def __init__(self, listing: Listing, changes: EntryChanges | None) -> None:
+    def __init__(self, listing: Listing, peers: Peers | None) -> None:
         self._listing = listing
-        self._changes = changes
+        self._peers = peers
 
     def routes(self) -> list[AnyRoute]:
         return [
@@ -84,8 +87,8 @@ class BlockRoutes:
 
     async def _remove_block(self, call: Plain) -> RemoveAnswer:
         key = parse_path_key(_raw_key(call))
-        if self._changes is not None and not key.is_block:
-            return await self._remove_everywhere(self._changes, EntryId(key.entry_id))
+        if self._peers is not None and not key.is_block:
+            return await self._remove_everywhere(self._peers.changes, EntryId(key.entry_id))
         shards = {bytes.fromhex(entry.shard) for entry in await self._listing.entries_of(key)}
         entries = [EntryId(key.entry_id + shard) for shard in shards]
         self._listing.store.remove(entries, time.monotonic())
@@ -122,10 +125,17 @@ class BlockRoutes:
         found = await self._listing.entries_of(key)
         tiers = Counter(entry.tier for entry in found)
         if not found or (not key.is_block and Tier.NVME not in tiers):
-            return self._listing.store.explain(EntryId(key.entry_id))
-        what = " of its shards" if key.is_block else ""
-        places = ", ".join(f"{count}{what} in {tier}" for tier, count in tiers.items())
-        return Explanation(call.query.key, "committed", places)
+            explained = self._listing.store.explain(EntryId(key.entry_id))
+        else:
+            what = " of its shards" if key.is_block else ""
+            places = ", ".join(f"{count}{what} in {tier}" for tier, count in tiers.items())
+            explained = Explanation(call.query.key, "committed", places)
+        entry = EntryId(key.entry_id + bytes.fromhex(found[0].shard) if found else key.entry_id)
+        replicas = self._peers.replicas(entry) if self._peers is not None else None
+        if replicas is None:
+            return explained
+        wanted, nodes = replicas
+        return msgspec.structs.replace(explained, replicas=wanted, nodes=tuple(nodes))
 
 
 def _raw_key(call: Plain) -> str:

@@ -29,8 +29,9 @@ from ...errors import Busy, StoreError, StoreTimeout, StoreUnavailable
 from ...keys import EntryId
 from ...store import Store
 from ..sources import Apply, Fail, Spread
+from .block_source import RemoteCopies
 from .fences import Fences
-from .repair import WantedReplicas
+from .repair import Repair
 from .roster import Neighbour, Roster
 from .tasks import TaskGroup
 
@@ -67,10 +68,13 @@ class StringChanges:
         tasks: TaskGroup,
         *,
         bar: Bar,
-        wanted: WantedReplicas,
+        repair: Repair,
+        copies: RemoteCopies,
     ) -> None:
         self._bar = bar
-        self._wanted = wanted
+        self._repair = repair
+        self._copies = copies
+        self._wanted = repair.wanted
         self._roster = roster
         self._fences = fences
         self._tasks = tasks
@@ -122,6 +126,18 @@ class StringChanges:
             self._tasks.start(self._change(entries, apply, fail))
 
     def want(self, entries: Sequence[EntryId], replicas: int) -> None:
+        self._wanted.want(entries, replicas)
+
+    def replicate(self, entries: Sequence[EntryId], replicas: int) -> None:
+        self._wanted.want(entries, replicas)
+        self._repair.hasten(entries)
+
+    def take_replicas(self, entries: Sequence[EntryId], replicas: int) -> None:
+        if self._copies == "drop":
+            raise StoreUnavailable(
+                f"store {self._node} keeps no blocks that it reads from others, so it can take no "
+                "replicas: start it with --remote-copies keep"
+            )
         self._wanted.want(entries, replicas)
 
     def spread(self, entries: Sequence[EntryId], replicas: int, then: Spread) -> None:

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 ASK_SECONDS = 2.0
 LOT_SECONDS = 20.0
 """For one lot to be there."""
+REPLICA_SECONDS = 5.0
+"""For one lot of replicas to be there."""
 POLL_SECONDS = 0.02
 
 Confirmed = Callable[[Sequence[Item]], int]
@@ -204,27 +206,43 @@ class PeerCopies:
         self.counters.entries += len(items)
         self.counters.num_bytes += num_bytes
 
+    async def replicate(self, neighbour: Neighbour, lot: Lot, replicas: int) -> bool:
+        """Whether the peer has it all, brought from here behind all that others wait for there. It
+        is told how many `replicas` are wanted."""
+        deadline = time.monotonic() + REPLICA_SECONDS
+        try:
+            there, pins = await self._bring(neighbour, lot, deadline, replicas)
+        except StoreError as error:
+            logger.info("replica_failed peer=%s reason=%s", neighbour.record.id, error)
+            return False
+        pins.release()
+        return there.issuperset(lot.entries)
+
     async def _bring(
-        self, neighbour: Neighbour, lot: Lot, deadline: float
+        self, neighbour: Neighbour, lot: Lot, deadline: float, replicas: int = 0
     ) -> tuple[set[EntryId], PeerPins]:
         """What of it lies there when all of it does and we have heard of that, so that our readers
         find it, or at the deadline; pinned there."""
         find = self._find_blocks if lot.namespace else self._find_strings
         while True:
-            there, pins = await find(neighbour.link, lot)
+            there, pins = await find(neighbour.link, lot, replicas)
             is_whole = there.issuperset(lot.entries) and all(map(self._is_elsewhere, lot.items))
             if is_whole or time.monotonic() >= deadline:
                 return there, pins
             pins.release()
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _find_strings(self, link: PeerLink, lot: Lot) -> tuple[set[EntryId], PeerPins]:
-        """Has it bring what it lacks, and tells what is there."""
+    async def _find_strings(
+        self, link: PeerLink, lot: Lot, replicas: int
+    ) -> tuple[set[EntryId], PeerPins]:
+        """Has it bring what it lacks, and tells what is there; with `replicas` without a pin."""
         pins = PeerPins(link)
         begin = wire.Prefetch([*lot.entries])
         await link.ask(begin, wire.CountReply, timeout_s=ASK_SECONDS)
         floor = self._floor_of(STRINGS)
-        look = wire.Lookup([*lot.entries], PIN_SECONDS, local_only=True, floor=floor)
+        look = wire.Lookup(
+            [*lot.entries], PIN_SECONDS, local_only=True, floor=floor, replicas=replicas
+        )
         reply = await link.ask(look, wire.LookupReply, timeout_s=ASK_SECONDS)
         pins.add(reply.ticket)
         here = self._store.peek(lot.entries, time.monotonic())
@@ -235,13 +253,15 @@ class PeerCopies:
         }
         return there, pins
 
-    async def _find_blocks(self, link: PeerLink, lot: Lot) -> tuple[set[EntryId], PeerPins]:
+    async def _find_blocks(
+        self, link: PeerLink, lot: Lot, replicas: int
+    ) -> tuple[set[EntryId], PeerPins]:
         """As `_find_strings`, of what is whole."""
         namespace = self._namespace(lot.namespace)
         floor = self._floor_of(lot.namespace)
         number = await link.namespace(namespace, timeout_s=ASK_SECONDS)
         coverage = [shard.pack() for shard in lot.shards]
-        begin = wire.PrefetchBlocks(number, b"".join(lot.keys), coverage)
+        begin = wire.PrefetchBlocks(number, b"".join(lot.keys), coverage, replicas=replicas)
         await link.ask(begin, wire.CountReply, timeout_s=ASK_SECONDS)
         blocks = RemoteBlocks(link, namespace, lot.shards, floor=floor)
         offer = await blocks.find(lot.keys, timeout_s=ASK_SECONDS)
@@ -254,9 +274,7 @@ class PeerCopies:
         return there, blocks.pins
 
     def _is_elsewhere(self, item: Item) -> bool:
-        if item.namespace:
-            return bool(self._index.block_holders(item.namespace.hex(), item.entry))
-        return bool(self._index.holders(item.entry))
+        return bool(holders_of(self._index, item))
 
     def _namespace(self, digest: bytes) -> Namespace:
         for namespace in self._store.namespaces():
@@ -266,6 +284,13 @@ class PeerCopies:
             f"nobody has opened namespace {digest.hex()} here since the start: its blocks lie on "
             "disk, and what they are made of is not known; open it once"
         )
+
+
+def holders_of(index: PrefixIndex, item: Item) -> set[str]:
+    """Other stores (instances) that have it."""
+    if item.namespace:
+        return index.block_holders(item.namespace.hex(), item.entry)
+    return {instance for instance, _ in index.holders(item.entry)}
 
 
 async def _taker_of(link: PeerLink) -> _Taker | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import compress
 from typing import NamedTuple
 
 import msgspec
@@ -21,9 +20,10 @@ from ...following import event_session
 from ...index import PrefixIndex
 from ...keys import EntryId
 from ...membership import Membership
+from ...nvme import NvmeLocation
 from ...store import Store
 from ..counters import TransportCounters
-from ..sources import BlockSource, EntryChanges, EntrySource, HandOffSource, PeerEntries
+from ..sources import BlockSource, EntryChanges, HandOffSource, PeerEntries
 from .block_source import PeerBlockSource, RemoteCopies
 from .changes import Bar, StringChanges, home_of
 from .connection import LinkIdentity
@@ -34,6 +34,7 @@ from .filling import FillCounters, FillTools, FloorOf
 from .flow import FlowLimit
 from .hand_offs import HandOffs
 from .link import PeerLink
+from .lots import Item
 from .rails import open_engine
 from .reads import PoolReads
 from .repair import Repair, WantedReplicas
@@ -49,6 +50,8 @@ FLOOR_SECONDS = 1.0
 """For a peer to read the floors."""
 MAX_INDEXED_BLOCKS = 2_000_000
 MAX_INDEXED_STRINGS = 500_000
+Locate = Callable[[bytes], Sequence[NvmeLocation]]
+"""See `Tiering.locate_key`."""
 
 
 class PeerReport(msgspec.Struct, frozen=True):
@@ -70,7 +73,17 @@ class PeerReport(msgspec.Struct, frozen=True):
     failed_copies: int = 0
     copies_left: int = 0  # of the runs under way
     repaired_entries: int = 0  # replicas made again
+    wanted_replicas: int = 0  # entries that lie here, or did, of which more than one is wanted
+    due_replicas: int = 0  # blocks whose replicas are about to be made
+    made_replicas: int = 0  # of blocks, for the first time
     remote_copies: RemoteCopies = "keep"
+
+
+class Replicas(NamedTuple):
+    """Of one entry: how many are wanted (0: nobody said), and the nodes that have one."""
+
+    wanted: int
+    nodes: list[str]
 
 
 class FloorsTold(NamedTuple):
@@ -114,11 +127,11 @@ class Peers:
             tls=tls,
         )
 
-    def start(self, floor_of: FloorOf, bar: Bar, disk: EntrySource | None) -> None:
-        """Serves the pool, and looks for the others. `disk`: what lies here beside the pool."""
+    def start(self, floor_of: FloorOf, bar: Bar, locate: Locate | None) -> None:
+        """Serves the pool, and looks for the others. `locate`: what lies on disk here."""
         loop = asyncio.get_running_loop()
         store = self._store
-        self._disk = disk
+        self._locate = locate
         self._engine = open_engine(self._token, store.instance, cards=self._cards, tls=self._tls)
         self._reads = PoolReads(self._engine, loop)
         self._verifiers = ThreadPoolExecutor(VERIFY_THREADS, thread_name_prefix="verify")
@@ -139,19 +152,28 @@ class Peers:
         self.entries: PeerEntries = self._strings
         self.copies = PeerCopies(store, self._roster, self._index, floor_of)
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
-        wanted = WantedReplicas()
-        self.changes: EntryChanges = StringChanges(
-            store, self._roster, self._fences, self._tasks, bar=bar, wanted=wanted
-        )
         self._repair = Repair(
-            wanted,
+            WantedReplicas(),
             self._roster,
             self._index,
             node=store.instance.node,
             home=home_of,
             lies_here=self._those_here,
+            replicate=self.copies.replicate,
         )
-        self._repairing = asyncio.create_task(self._repair.run(), name="replica-repair")
+        self.changes: EntryChanges = StringChanges(
+            store,
+            self._roster,
+            self._fences,
+            self._tasks,
+            bar=bar,
+            repair=self._repair,
+            copies=self._remote_copies,
+        )
+        self._repairing = {
+            asyncio.create_task(self._repair.run(), name="replica-repair"),
+            asyncio.create_task(self._repair.run_hastened(), name="replicas-hastened"),
+        }
         self._server.start()
         self._roster.start()
 
@@ -175,8 +197,9 @@ class Peers:
 
     async def close(self) -> None:
         """Ends every fill; when it returns, nobody touches the pool for a peer any more."""
-        self._repairing.cancel()
-        await asyncio.wait({self._repairing})
+        for repairing in self._repairing:
+            repairing.cancel()
+        await asyncio.wait(self._repairing)
         await self._tasks.close()
         await self._roster.close()
         await self._session.close()
@@ -218,14 +241,30 @@ class Peers:
             failed_copies=self.copies.counters.failed,
             copies_left=self.copies.counters.left,
             repaired_entries=self._repair.num_repaired,
+            wanted_replicas=len(self._repair.wanted),
+            due_replicas=self._repair.num_due,
+            made_replicas=self._repair.num_made,
             remote_copies=self._remote_copies,
         )
 
-    def _those_here(self, entries: Sequence[EntryId]) -> list[EntryId]:
-        absent = self._store.absent(entries, time.monotonic())
-        on_disk = self._disk.holds(absent) if self._disk is not None else [False] * len(absent)
-        nowhere = set(absent).difference(compress(absent, on_disk))
-        return [entry for entry in entries if entry not in nowhere]
+    def replicas(self, entry: EntryId) -> Replicas | None:
+        """None: it does not lie here."""
+        item = self._item(entry)
+        if item is None:
+            return None
+        return Replicas(self._repair.wanted.of(entry), sorted(self._repair.holders(item)))
+
+    def _those_here(self, entries: Sequence[EntryId]) -> list[Item]:
+        return [item for item in map(self._item, entries) if item is not None]
+
+    def _item(self, entry: EntryId) -> Item | None:
+        info = self._store.info(entry, time.monotonic())
+        if info is not None:
+            parent = self._store.parent_of(entry)
+            return Item(entry, bytes.fromhex(info.namespace), info.num_bytes, parent)
+        for found in self._locate(entry) if self._locate is not None else ():
+            return Item(entry, bytes.fromhex(found.namespace), found.length)
+        return None
 
 
 async def _tell_floors(link: PeerLink) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import cast
 
 from ... import wire
 from ...errors import InvalidRequest, LayoutMismatch
-from ...keys import BLOCK_KEY_BYTES, Namespace
+from ...keys import BLOCK_KEY_BYTES, EntryId, Namespace
 from ...layout import Group, Kind, KVLayout
+from ...types import ReserveStatus
 from ..peer import Peer
+from ..settings import PEERS_NEED
 from . import checks
 from .entries import LEAST_TTL_SECONDS, reserved_reply
 
@@ -41,6 +44,7 @@ def reserve(peer: Peer, message: wire.ReserveBlocks) -> wire.Reserved:
             "the first block's parent 0"
         )
     checks.seconds("ttl_s", message.ttl_s, least=LEAST_TTL_SECONDS)
+    check_block_replicas(peer, message)
     results = peer.store.reserve_blocks(
         peer.owner,
         message.namespace,
@@ -50,9 +54,30 @@ def reserve(peer: Peer, message: wire.ReserveBlocks) -> wire.Reserved:
         shared_memory=peer.shared_memory,
         ttl_s=message.ttl_s,
         request_scoped=message.request_scoped,
+        replicas=message.replicas,
         now=peer.clock(),
     )
+    if message.replicas > 1 and peer.sources.changes is not None:
+        entries = [b"k" + key + shard for key in keys for shard in message.shards]
+        here = [got.status is ReserveStatus.EXISTS for got in results]
+        peer.sources.changes.replicate(
+            list(map(EntryId, compress(entries, here))), message.replicas
+        )
     return reserved_reply(results)
+
+
+def check_block_replicas(peer: Peer, message: wire.ReserveBlocks) -> None:
+    """Of stores there may be too few now: the copies are made once there are more."""
+    if not 1 <= message.replicas <= wire.MAX_REPLICAS:
+        raise InvalidRequest(
+            f"replicas is {message.replicas}; it must lie in 1..{wire.MAX_REPLICAS}"
+        )
+    if message.replicas > 1 and peer.sources.changes is None:
+        raise InvalidRequest(
+            f"replicas is {message.replicas}; this store has no peers: {PEERS_NEED}"
+        )
+    if message.replicas > 1 and message.request_scoped:
+        raise InvalidRequest("replicas of a request-scoped block; nobody else finds one: ask for 1")
 
 
 def publish_hbm(peer: Peer, message: wire.PublishHbm) -> wire.Ok:

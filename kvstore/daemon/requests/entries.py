@@ -69,8 +69,8 @@ def commit(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
 
 
 def commit_reserved(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferred:
-    """Replaces wait until no other store has an older value, puts with replicas until others have
-    this one."""
+    """Replaces wait until no other store has an older value, puts of strings with replicas until
+    others have this one. Replicas of blocks are made afterwards."""
     changes = peer.sources.changes
     if changes is None:
         return _commit_here(peer, message)
@@ -78,6 +78,7 @@ def commit_reserved(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferre
         peer.store.purpose(peer.owner, slot, generation)
         for slot, generation in zip(message.slots, message.generations, strict=True)
     ]
+    blocks = [each for each in purposes if each is not None and is_block(each.entry)]
     strings = [each for each in purposes if each is not None and not is_block(each.entry)]
     changes.check_writable([each.entry for each in strings])
     replaced = [each.entry for each in strings if each.if_exists == "replace"]
@@ -85,6 +86,8 @@ def commit_reserved(peer: Peer, message: wire.Commit) -> wire.PutReply | Deferre
 
     def act(_: AbstractSet[EntryId]) -> wire.PutReply | Deferred:
         answer = _commit_here(peer, message)
+        for wanted in {each.replicas for each in blocks} - {1}:
+            changes.replicate([each.entry for each in blocks if each.replicas == wanted], wanted)
         if replicas == 1 or len(strings) < len(purposes):
             return answer
         return once_spread(changes, [each.entry for each in strings], replicas, answer)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from moontide.transfer.types import Priority
 
 from ... import wire
-from ...keys import EntryId
+from ...keys import EntryId, kv_entry_id
 from ..peer import Peer
 from ..sources import BlockSource, BlocksWanted, EntriesWanted, EntrySource
 from . import checks
@@ -38,6 +38,9 @@ def blocks(peer: Peer, message: wire.PrefetchBlocks) -> wire.CountReply:
     keys = checks.block_keys(message.keys)
     coverage = checks.shards(message.coverage, len(keys))
     namespace = message.namespace
+    if 1 < message.replicas <= wire.MAX_REPLICAS and peer.sources.changes is not None:
+        entries = [kv_entry_id(key, shard) for key in keys for shard in coverage]
+        peer.sources.changes.take_replicas(entries, message.replicas)
     peer.store.touch_blocks(namespace, keys, coverage, peer.clock())
     deadline = peer.clock() + message.timeout_s
     wanted = BlocksWanted(namespace, keys, coverage, deadline, Priority.BACKGROUND)

@@ -59,9 +59,11 @@ def put_all(client: StoreClient, entries: dict[str, bytes]) -> None:
     client.put_many(list(entries.items()))
 
 
-def write_blocks(client: StoreClient, tokens: list[int], namespace: Namespace = NAMESPACE) -> None:
+def write_blocks(
+    client: StoreClient, tokens: list[int], namespace: Namespace = NAMESPACE, *, replicas: int = 1
+) -> None:
     count = len(tokens) // BLOCK_TOKENS
-    with client.kv(namespace).writer(tokens) as writer:
+    with client.kv(namespace, replicas=replicas).writer(tokens) as writer:
         for layer in range(NUM_LAYERS):
             writer.layer(layer, [layer_of(block, layer) for block in range(count)])
 

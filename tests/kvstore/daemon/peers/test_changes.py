@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore import Busy, PutStatus, StoreClient, StoreUnavailable
-from moontide.kvstore.daemon.peers.changes import StringChanges
+from moontide.kvstore.daemon.peers.changes import StringChanges, home_of
 from moontide.kvstore.daemon.peers.connection import LinkIdentity
+from moontide.kvstore.daemon.peers.copies import PeerCopies
 from moontide.kvstore.daemon.peers.fences import Fences
-from moontide.kvstore.daemon.peers.repair import WantedReplicas
+from moontide.kvstore.daemon.peers.repair import Repair, WantedReplicas
 from moontide.kvstore.daemon.peers.roster import Roster
 from moontide.kvstore.daemon.peers.tasks import TaskGroup
 from moontide.kvstore.following import event_session
@@ -66,8 +67,24 @@ def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node) -> None
     async def scenario() -> None:
         tasks, barred = TaskGroup(), list[object]()
         async with roster_of(node.store, Unlisted(time.monotonic)) as roster:
+            index = PrefixIndex()
+            repair = Repair(
+                WantedReplicas(),
+                roster,
+                index,
+                node="a",
+                home=home_of,
+                lies_here=lambda _: [],
+                replicate=PeerCopies(node.store, roster, index, lambda _: 0).replicate,
+            )
             changes = StringChanges(
-                node.store, roster, Fences(), tasks, bar=barred.append, wanted=WantedReplicas()
+                node.store,
+                roster,
+                Fences(),
+                tasks,
+                bar=barred.append,
+                repair=repair,
+                copies="keep",
             )
             change: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             entries = [string_entry_id("changed")]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from moontide.kvstore import StoreUnavailable, wire
 from moontide.kvstore.daemon.peers import repair
 from moontide.kvstore.daemon.peers.changes import home_of
+from moontide.kvstore.daemon.peers.lots import Item, Lot
 from moontide.kvstore.daemon.peers.repair import LONGEST_PASS_SECONDS, PASS_SECONDS, Repair
 from moontide.kvstore.keys import EntryId, string_entry_id
 
@@ -32,20 +31,19 @@ class Peers:
         return [
             SimpleNamespace(
                 record=SimpleNamespace(id=node, instance=f"{node}#1"),
-                link=SimpleNamespace(is_up=True, ask=partial(self._ask, node)),
+                link=SimpleNamespace(is_up=True),
             )
             for node in self.nodes
         ]
 
-    async def _ask(self, node: str, message: wire.Request, *_: object, **__: object) -> wire.Reply:
+    async def replicate(self, neighbour: Any, lot: Lot, replicas: int) -> bool:
+        assert replicas == 2
+        node = neighbour.record.id
         self.asked.append(node)
         if node in self.refusing:
-            raise StoreUnavailable("no")
-        if isinstance(message, wire.Prefetch):
-            self.brought.update(map(EntryId, message.entries))
-            return wire.CountReply(len(message.entries))
-        assert isinstance(message, wire.Lookup)
-        return wire.LookupReply([(1, 1, 1, 0, 1, 0)] * len(message.entries))
+            return False
+        self.brought.update(lot.entries)
+        return True
 
 
 def passes_of(
@@ -66,7 +64,8 @@ def passes_of(
             pauses.append(seconds)
             happens()
 
-    monkeypatch.setattr(repair, "asyncio", SimpleNamespace(sleep=sleep))
+    paced = SimpleNamespace(sleep=sleep, Event=asyncio.Event, Lock=asyncio.Lock)
+    monkeypatch.setattr(repair, "asyncio", paced)
     wanted = repair.WantedReplicas()
     wanted.want(ENTRIES, 2)
     roster: Any = peers
@@ -77,7 +76,8 @@ def passes_of(
         index,
         node="here",
         home=home_of,
-        lies_here=lambda entries: [entry for entry in entries if entry in here],
+        lies_here=lambda entries: [Item(entry, b"", 1) for entry in entries if entry in here],
+        replicate=peers.replicate,
     )
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(made.run())
