@@ -272,21 +272,7 @@ class Socket(File):
 
     def recv_into(self, buffer: Any, num_bytes: int = 0, flags: int = 0) -> int:
         target = memoryview(buffer).cast("B")
-        if num_bytes:
-            target = target[:num_bytes]
-        filled = 0
-        while True:
-            try:
-                self._await_bytes(flags)
-            except BlockingIOError:
-                if filled:
-                    return filled
-                raise
-            data = self._take(len(target) - filled)
-            target[filled : filled + len(data)] = data
-            filled += len(data)
-            if not data or filled == len(target) or not flags & socket.MSG_WAITALL:
-                return filled
+        return self._fill([target[:num_bytes] if num_bytes else target], flags)
 
     def recvmsg(
         self, num_bytes: int, ancillary_bytes: int = 0, flags: int = 0
@@ -298,16 +284,27 @@ class Socket(File):
         messages = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
         return data, messages, 0, None
 
-    def recvmsg_into(self, buffers: Sequence[Any]) -> tuple[int, list[Any], int, None]:
-        targets = [memoryview(buffer).cast("B") for buffer in buffers]
-        self._await_bytes(0)
-        data = self._take(sum(len(target) for target in targets))
-        rest = data
-        for target in targets:
-            part = rest[: len(target)]
-            target[: len(part)] = part
-            rest = rest[len(part) :]
-        return len(data), [], 0, None
+    def recvmsg_into(
+        self, buffers: Sequence[Any], ancillary_bytes: int = 0, flags: int = 0
+    ) -> tuple[int, list[Any], int, None]:
+        return self._fill([memoryview(buffer).cast("B") for buffer in buffers], flags), [], 0, None
+
+    def _fill(self, targets: Sequence[memoryview], flags: int) -> int:
+        """With what comes, as it comes."""
+        room = sum(len(target) for target in targets)
+        filled = 0
+        while True:
+            try:
+                self._await_bytes(flags)
+            except BlockingIOError:
+                if filled:
+                    return filled
+                raise
+            data = self._take(room - filled)
+            _put(data, targets, filled)
+            filled += len(data)
+            if not data or filled == room or not flags & socket.MSG_WAITALL:
+                return filled
 
     def _send(self, data: memoryview, flags: int, descriptors: tuple[int, ...]) -> int:
         self._check_open()
@@ -459,6 +456,14 @@ class Socket(File):
 
 
 _RESET = Piece(b"", is_reset=True)
+
+
+def _put(data: bytes, targets: Sequence[memoryview], start: int) -> None:
+    """Behind the first `start` bytes of them."""
+    for target in targets:
+        part = data[: max(len(target) - start, 0)]
+        target[start : start + len(part)] = part
+        data, start = data[len(part) :], max(start - len(target), 0)
 
 
 def _error(number: int) -> OSError:
