@@ -25,13 +25,17 @@ from .connections.writes import RunningWrites
 from .copies import Copies, SummedCopies, index_of_last
 from .deadline import Deadline
 from .granted import GrantedMemory
+from .inline_writing import InlineWriter
 from .put_options import PutOptions
+from .put_results import results_of
 from .spaces import Space, abort_message, commit_message, granted_segments
 
 MAX_RESERVED_BYTES = 128 << 20
 RESERVED_SHARE = 16
 """One message reserves at most so much, and at most a sixteenth of the pool, unless a single value
 is larger."""
+LEAST_LARGE_BYTES = 256 << 10
+"""Where all values of a Put have so many, it may bring as much as that."""
 
 
 class ReservedWriter:
@@ -51,6 +55,7 @@ class ReservedWriter:
         self._copies = copies
         self._summed = SummedCopies(helper)
         self._helper = helper
+        self._inline = InlineWriter(link, self._copies_for)
 
     def put(
         self,
@@ -68,24 +73,12 @@ class ReservedWriter:
         for inline, group in groupby(values, lambda value: len(value) <= inline_bytes):
             sizes = [len(value) for value in group]
             span = slice(len(results), len(results) + len(sizes))
-            most = MAX_VALUE_BYTES if inline else max(MAX_VALUE_BYTES, share)
-            put = self._put_inline if inline else self._put_reserved
+            put = self._inline.put if inline else self._put_reserved
+            is_large = not inline or min(sizes) >= LEAST_LARGE_BYTES
+            most = max(MAX_VALUE_BYTES, share) if is_large else MAX_VALUE_BYTES
             for part in batches(entries[span], sizes, most):
                 results += put(entries[span][part], values[span][part], options, deadline)
         return results
-
-    def _put_inline(
-        self,
-        entries: Sequence[EntryId],
-        values: Sequence[Bytes],
-        options: PutOptions,
-        deadline: Deadline,
-    ) -> list[PutResult]:
-        checksums = self._copies_for(self._link.open(deadline)).sums(values)
-        message = wire.Put(list(entries), [len(value) for value in values], checksums, *options)
-        return _results(
-            self._link.act(message, deadline, [_sendable(value) for value in values if len(value)])
-        )
 
     def _put_reserved(
         self,
@@ -128,7 +121,8 @@ class ReservedWriter:
             with self._held_segments(answer.attachment, spaces, deadline) as segments:
                 checksums = self._fill(answer, spaces, values, segments, deadline)
                 commit = commit_message(spaces, checksums)
-                return _results(self._link.act_on(answer.connection, commit, deadline))
+                reply = self._link.act_on(answer.connection, commit, deadline).reply
+                return results_of(reply, len(spaces))
         except BaseException:
             self._abort(answer, spaces, deadline)
             raise
@@ -176,7 +170,7 @@ class ReservedWriter:
         for index, (space, value) in enumerate(zip(spaces, values, strict=True)):
             if not space.writable:
                 message = wire.Write(space.slot, space.generation, 0)
-                self._link.act_on(answer.connection, message, deadline, [_sendable(value)])
+                self._link.act_on(answer.connection, message, deadline, [memoryview(value)])
                 (sums[index],) = copies.sums([value])
         return sums
 
@@ -191,11 +185,6 @@ class ReservedWriter:
             return  # the connection is gone, which ends its reservations too
 
 
-def _results(answer: Answer) -> list[PutResult]:
-    assert isinstance(answer.reply, wire.PutReply)
-    return [PutResult(PutStatus(status), reason) for status, reason in answer.reply.results]
-
-
 def _refusal(status: int, reason: str) -> PutResult:
     """What a reserve that got no space means for the put."""
     if status == ReserveStatus.EXISTS:
@@ -203,7 +192,3 @@ def _refusal(status: int, reason: str) -> PutResult:
     if status == ReserveStatus.FULL:
         return PutResult(PutStatus.FULL, reason)
     return PutResult(PutStatus.FAILED, reason)
-
-
-def _sendable(value: Bytes) -> memoryview | bytes:
-    return memoryview(value) if isinstance(value, bytearray) else value

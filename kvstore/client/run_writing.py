@@ -19,10 +19,9 @@ from moontide.transfer import Bytes, CopyHelper, copy, do_nothing
 from moontide.transfer.types import PAGE_BYTES, align_up
 
 from .. import wire
-from ..errors import StoreUnavailable
 from ..keys import EntryId
 from ..run_layout import occupied_bytes
-from ..types import PutResult, PutStatus
+from ..types import PutResult
 from .connections.attachment import Holder, SegmentTaken
 from .connections.frames import OwnerLost
 from .connections.link import Link
@@ -32,6 +31,7 @@ from .deadline import Deadline
 from .granted import GrantedMemory
 from .locations import Spans
 from .put_options import PutOptions
+from .put_results import STORED, result_of, run_reply
 from .run_batches import Batch, batches_for_runs
 from .runs import Run, Runs
 from .targets import SMALL_VALUE_BYTES
@@ -45,11 +45,6 @@ COMMIT_ENTRIES = 512
 MAX_AHEAD = 3
 """CommitRuns unanswered while the next values are copied."""
 _PACK_U64 = struct.Struct("<Q").pack
-_STORED = PutResult(PutStatus.STORED)
-_RESULTS: dict[int, PutResult] = {
-    PutStatus.STORED: _STORED,
-    PutStatus.EXISTS: PutResult(PutStatus.EXISTS),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +157,12 @@ class RunWriter:
             raise
         run.front = begin + occupied_bytes(size)
         self.runs.give_back(run)
-        reply = _run_reply(answer.reply, 1)
+        reply = run_reply(answer.reply, 1)
         locations = run.attachment.locations
         if options.ttl_s is None and locations is not None:
             span = (space.segment, space.offset + begin, size, checksum)
             locations.learn_one(entry, reply.slots, reply.generations, span)
-        return _result(reply.statuses[0], reply.reason)
+        return result_of(reply.statuses[0], reply.reason)
 
     def _post(
         self, batch: Batch, wanted: int, options: PutOptions, deadline: Deadline
@@ -280,7 +275,7 @@ class RunWriter:
     def _collect(self, posted: _Posted, options: PutOptions, deadline: Deadline) -> list[PutResult]:
         run, batch = posted.run, posted.batch
         answer = self._link.collect(run.connection, posted.request_id, deadline)
-        reply = _run_reply(answer, len(batch))
+        reply = run_reply(answer, len(batch))
         locations = run.attachment.locations
         if options.ttl_s is None and locations is not None:
             starts = batch.offsets_from(run.space.offset + posted.begin)
@@ -291,21 +286,11 @@ class RunWriter:
                 Spans(run.space.segment, starts, batch.sizes, posted.checksums),
             )
         if not any(reply.statuses):
-            return [_STORED] * len(batch)
-        return [_result(status, reply.reason) for status in reply.statuses]
+            return [STORED] * len(batch)
+        return [result_of(status, reply.reason) for status in reply.statuses]
 
 
 def _may_be_overtaken(options: PutOptions) -> bool:
     """The daemon may ask other nodes before it acts, and goes on with later requests meanwhile:
     nothing else may be asked of the run until the answer."""
     return options.if_exists == "replace"
-
-
-def _run_reply(reply: wire.Reply, count: int) -> wire.RunReply:
-    if not isinstance(reply, wire.RunReply) or len(reply.statuses) != count:
-        raise StoreUnavailable(f"the store answered {count} entries with {reply!r:.100}")
-    return reply
-
-
-def _result(status: int, reason: str) -> PutResult:
-    return _RESULTS.get(status) or PutResult(PutStatus(status), reason)

@@ -143,6 +143,7 @@ class Gate:
             max_entry_bytes=store.max_entry_bytes,
             run_bytes=store.run_bytes if shared_memory and version >= RUNS_VERSION else 0,
             poll_seconds=poll_seconds,
+            sums_may_follow=True,
         )
         return Outgoing(reply, descriptors=(store.slot_table_descriptor,) if shared_memory else ())
 

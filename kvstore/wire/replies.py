@@ -27,6 +27,7 @@ class Welcome(Message, frozen=True, tag=65):
     max_entry_bytes: int
     run_bytes: int = 0  # runs a client should ask for (ReserveRun); 0: it may have none
     poll_seconds: float = 0.0  # how long a client on this machine looks for a reply awake
+    sums_may_follow: bool = False  # the checksums of a Put may come behind its values
 
 
 class Ok(Message, frozen=True, tag=66):

@@ -19,7 +19,8 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class Put(Message, frozen=True, tag=2):
-    """Payload: the values, concatenated. Answer: PutReply."""
+    """Payload: the values, concatenated; then, where `checksums` is empty (Welcome tells whether
+    it may be), theirs, u64 LE each. Answer: PutReply."""
 
     entries: list[bytes]
     sizes: list[int]

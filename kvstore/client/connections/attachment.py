@@ -92,6 +92,7 @@ class Attachment:
         self.pool_bytes = sum(welcome.segment_sizes)
         self.slots = SlotReader(slot_table.buffer) if slot_table else None
         self.run_bytes = welcome.run_bytes if self.takes_notes else 0
+        self.sums_may_follow = welcome.sums_may_follow
         self.retired = False
         self.notes = Notes()
         self.values: MappedValues | None = None

@@ -20,7 +20,7 @@ from ... import wire
 from ...errors import ERRORS_BY_CODE, AccessDenied, StoreError, StoreTimeout, StoreUnavailable
 from ..deadline import Deadline
 from .address import Address, UnixAddress
-from .frames import Buffers, ConnectionLost, Frame, FrameReader, FrameWriter, Place
+from .frames import Buffers, ConnectionLost, Frame, FrameReader, FrameWriter, Place, Stream
 
 LIMIT_SLACK_RATIO = 0.05
 """How much later than its deadline a wait may end: so the kernel need not be told each time."""
@@ -97,7 +97,7 @@ class Connection:
         self,
         message: wire.Request,
         deadline: Deadline,
-        payload: Buffers = (),
+        payload: Buffers | Stream = (),
         place: Place | None = None,
     ) -> tuple[wire.Reply, memoryview]:
         """The reply (a Failure too) and its payload, unless `place` took that. Raises StoreTimeout,
@@ -107,7 +107,9 @@ class Connection:
         is left for the general way as soon as the socket takes or gives anything else than one
         whole frame, or something waits to be sent before."""
         self.reader.takes_descriptors = self.is_local and type(message) in _BRINGS_DESCRIPTOR
-        if payload or self.writer:
+        if isinstance(payload, Stream):
+            request_id = self._send_stream(message, payload, deadline)
+        elif payload or self.writer:
             request_id = self.writer.add(message, payload)
             self._send(deadline)
         else:
@@ -213,8 +215,18 @@ class Connection:
             self._send(deadline, sent_bytes)
         return request_id
 
-    def _send(self, deadline: Deadline, sent_bytes: int = 0) -> None:
-        """What is queued. `sent_bytes` of the request have been sent already."""
+    def _send_stream(self, message: wire.Request, stream: Stream, deadline: Deadline) -> int:
+        """Its id."""
+        request_id = self.writer.begin(message, stream.num_bytes)
+        sent_bytes = self._send(deadline)
+        for parts in stream.begin():
+            self.writer.extend(parts)
+            sent_bytes = self._send(deadline, sent_bytes)
+        return request_id
+
+    def _send(self, deadline: Deadline, sent_bytes: int = 0) -> int:
+        """What is queued. `sent_bytes` of the request have been sent already; how many have
+        now."""
         try:
             while self.writer:
                 try:
@@ -224,6 +236,7 @@ class Connection:
                     self._writable.poll(math.ceil(left * 1e3))
         except OSError as error:
             raise _connection_failed(error, sent=sent_bytes > 0) from error
+        return sent_bytes
 
     def _receive_reply(
         self, request_id: int, deadline: Deadline

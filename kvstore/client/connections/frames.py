@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -27,6 +28,14 @@ MAX_FRAME_DESCRIPTORS = 4
 """One a reply; a few may arrive together."""
 
 Buffers = Sequence[memoryview | bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A payload that is made while it is sent, part by part, and anew where it is sent again."""
+
+    num_bytes: int
+    begin: Callable[[], Iterable[Buffers]]
 
 
 class ConnectionLost(StoreUnavailable):
@@ -100,11 +109,19 @@ class FrameWriter:
             request_id, frame = self.frame(message)
             self.queue(frame)
             return request_id
-        self._last_request = request_id = self._last_request % MAX_REQUEST_ID + 1
-        num_bytes = sum(map(len, payload))
-        self.queue(wire.encode_frame(message, request_id, num_bytes, version=self.version))
-        self._buffers.extend(memoryview(part) for part in payload if len(part))
+        request_id = self.begin(message, sum(map(len, payload)))
+        self.extend(payload)
         return request_id
+
+    def begin(self, message: wire.Request, payload_bytes: int) -> int:
+        """As `add`, with so much payload that is queued later."""
+        self._last_request = request_id = self._last_request % MAX_REQUEST_ID + 1
+        self.queue(wire.encode_frame(message, request_id, payload_bytes, version=self.version))
+        return request_id
+
+    def extend(self, payload: Buffers) -> None:
+        """What is next of a payload."""
+        self._buffers.extend(memoryview(part) for part in payload if len(part))
 
     def tell(self, message: wire.Request) -> None:
         """A request that is never answered."""

@@ -23,7 +23,7 @@ from ..deadline import Deadline
 from .attachment import Attachment
 from .connection import Connection, raise_failure
 from .dialer import Dialer
-from .frames import Buffers, ConnectionLost, OwnerLost, Place
+from .frames import Buffers, ConnectionLost, OwnerLost, Place, Stream
 from .interrupts import Interruptible
 
 T = TypeVar("T")
@@ -75,7 +75,9 @@ class Link:
                 if not deadline.remaining():
                     raise StoreUnavailable(str(lost)) from lost
 
-    def act(self, message: wire.Request, deadline: Deadline, payload: Buffers = ()) -> Answer:
+    def act(
+        self, message: wire.Request, deadline: Deadline, payload: Buffers | Stream = ()
+    ) -> Answer:
         """For requests that must not be made twice. When the connection breaks after the daemon may
         have seen it, raises StoreUnavailable: nobody knows whether it was done."""
         while True:
@@ -307,7 +309,7 @@ class Link:
         self,
         message: wire.Request,
         deadline: Deadline,
-        payload: Buffers,
+        payload: Buffers | Stream,
         place: Place | None = None,
     ) -> Answer:
         connection, attachment = self._connection, self.attachment
@@ -321,7 +323,7 @@ class Link:
         attachment: Attachment,
         message: wire.Request,
         deadline: Deadline,
-        payload: Buffers = (),
+        payload: Buffers | Stream = (),
         place: Place | None = None,
     ) -> Answer:
         try:

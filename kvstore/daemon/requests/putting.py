@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from ... import wire
@@ -23,46 +24,68 @@ from . import checks, runs
 from .entries import check_write, commit_reserved, reserve_room, that_must_stay
 
 
+@dataclass(frozen=True, slots=True)
+class _Put:
+    peer: Peer
+    message: wire.Put
+    entries: list[EntryId]
+    tail: bytearray  # for the checksums, where they come behind the values; else empty
+
+    def checksums(self) -> list[int]:
+        """Once all is here."""
+        return self.message.checksums or memoryview(self.tail).cast("Q").tolist()
+
+
 def put(peer: Peer, message: wire.Put, payload_bytes: int) -> Incoming:
     """Values that fit go straight into the pool; the others are received and dropped."""
-    checks.same_length(entries=message.entries, sizes=message.sizes, checksums=message.checksums)
-    checks.checksums(message.checksums)
-    if sum(message.sizes) != payload_bytes:
-        raise InvalidRequest(
-            f"sizes add up to {sum(message.sizes)} bytes, the payload has {payload_bytes}"
-        )
+    checks.same_length(entries=message.entries, sizes=message.sizes)
+    if message.checksums:
+        checks.same_length(entries=message.entries, checksums=message.checksums)
+        checks.checksums(message.checksums)
     entries = check_write(peer, message)
-    return _into_run(peer, message, entries) or _into_reservations(peer, message, entries)
+    tail = bytearray(0 if message.checksums else 8 * len(entries))
+    if sum(message.sizes) + len(tail) != payload_bytes:
+        raise InvalidRequest(
+            f"sizes add up to {sum(message.sizes)} bytes, with {len(tail)} of checksums behind "
+            f"them; the payload has {payload_bytes}"
+        )
+    this = _Put(peer, message, entries, tail)
+    return _into_run(this) or _into_reservations(this)
 
 
 # -- one run for all --------------------------------------------------------------------
 
 
-def _into_run(peer: Peer, message: wire.Put, entries: Sequence[EntryId]) -> Incoming | None:
+def _into_run(put: _Put) -> Incoming | None:
     """None where there is none, or where it would be filled for nothing."""
-    if len(entries) < 2 or not _are_new(peer, message, entries):
+    peer, sizes = put.peer, put.message.sizes
+    if len(put.entries) < 2 or not _are_new(put):
         return None
-    offsets, num_bytes = laid_out(message.sizes)
+    offsets, num_bytes = laid_out(sizes)
     if num_bytes > peer.store.run_bytes:
         return None
     run = peer.store.reserve_daemon_run(peer.owner, num_bytes, peer.clock())
     if run.status is not ReserveStatus.RESERVED:
         return None
-    pieces = _joined(run, offsets, message.sizes)
-    sink = PayloadSink(partial(peer.store.run_buffer, peer.owner), pieces)
-    return Incoming(sink, partial(_commit_run, peer, message, run, offsets))
+    reserved = partial(peer.store.run_buffer, peer.owner)
+    sink = PayloadSink(reserved, _joined(run, offsets, sizes), put.tail)
+    return Incoming(sink, partial(_commit_run, put, run, offsets))
 
 
-def _are_new(peer: Peer, message: wire.Put, entries: Sequence[EntryId]) -> bool:
-    if message.if_exists == "replace":
+def _are_new(put: _Put) -> bool:
+    peer, entries, if_exists = put.peer, put.entries, put.message.if_exists
+    if if_exists == "replace":
         return True
     return len(peer.store.absent(entries, peer.clock())) == len(entries) and not that_must_stay(
-        peer, message.if_exists, entries
+        peer, if_exists, entries
     )
 
 
 def _joined(run: ReserveResult, offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[Piece]:
     """One piece for what lies without gaps."""
+    if isinstance(offsets, range) and offsets.step == sizes[0]:
+        yield Piece(run.slot, run.generation, 0, offsets.stop)
+        return
     begin = end = 0
     for offset, size in zip(offsets, sizes, strict=True):
         if offset != end:
@@ -72,19 +95,12 @@ def _joined(run: ReserveResult, offsets: Sequence[int], sizes: Sequence[int]) ->
     yield Piece(run.slot, run.generation, begin, end - begin)
 
 
-def _commit_run(
-    peer: Peer, message: wire.Put, run: ReserveResult, offsets: Sequence[int]
-) -> wire.Reply | Deferred:
+def _commit_run(put: _Put, run: ReserveResult, offsets: Sequence[int]) -> wire.Reply | Deferred:
+    peer, message = put.peer, put.message
+
     def end(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
         peer.store.end_run(peer.owner, run.slot, run.generation)
-        if isinstance(reply, wire.RunReply):
-            return wire.PutReply(
-                [
-                    (status, reply.reason if status == PutStatus.FULL else "")
-                    for status in reply.statuses
-                ]
-            )
-        return reply
+        return _put_reply(reply) if isinstance(reply, wire.RunReply) else reply
 
     commit = wire.CommitRun(
         run.slot,
@@ -92,7 +108,7 @@ def _commit_run(
         message.entries,
         _packed(offsets),
         _packed(message.sizes),
-        _packed(message.checksums),
+        _packed(put.checksums()),
         message.if_exists,
         message.ttl_s,
         message.soft_pin,
@@ -105,6 +121,12 @@ def _commit_run(
         raise
 
 
+def _put_reply(reply: wire.RunReply) -> wire.PutReply:
+    return wire.PutReply(
+        [(status, reply.reason if status == PutStatus.FULL else "") for status in reply.statuses]
+    )
+
+
 def _packed(values: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(values)}Q", *values)
 
@@ -112,19 +134,19 @@ def _packed(values: Sequence[int]) -> bytes:
 # -- a reservation each -----------------------------------------------------------------
 
 
-def _into_reservations(peer: Peer, message: wire.Put, entries: list[EntryId]) -> Incoming:
-    reserved = reserve_room(peer, message, entries, shared_memory=False)
+def _into_reservations(put: _Put) -> Incoming:
+    peer, sizes = put.peer, put.message.sizes
+    reserved = reserve_room(peer, put.message, put.entries, shared_memory=False)
     pieces = [
         Piece(got.slot if _is_reserved(got) else -1, got.generation, 0, size)
-        for got, size in zip(reserved, message.sizes, strict=True)
+        for got, size in zip(reserved, sizes, strict=True)
     ]
-    sink = PayloadSink(peer.store.buffer, pieces)
-    return Incoming(sink, partial(_commit_reserved, peer, message.checksums, reserved))
+    sink = PayloadSink(peer.store.buffer, pieces, put.tail)
+    return Incoming(sink, partial(_commit_reserved, put, reserved))
 
 
-def _commit_reserved(
-    peer: Peer, checksums: Sequence[int], reserved: list[ReserveResult]
-) -> wire.Reply | Deferred:
+def _commit_reserved(put: _Put, reserved: list[ReserveResult]) -> wire.Reply | Deferred:
+    peer, checksums = put.peer, put.checksums()
     mine = [index for index, got in enumerate(reserved) if _is_reserved(got)]
     results = [(int(got.status), got.reason) for got in reserved]  # the two enums agree
 

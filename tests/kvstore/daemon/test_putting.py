@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator
 
 import pytest
+import xxhash
 
 from moontide.kvstore import wire
 from moontide.kvstore.types import PutStatus
@@ -143,3 +145,66 @@ def test_a_batch_beyond_a_clients_share_is_taken_as_far_as_it_goes(client: RawCl
     assert statuses == {PutStatus.STORED, PutStatus.FULL}
     assert all(reason for status, reason in results if status == PutStatus.FULL)
     assert client.call(wire.Abort([held[1]], [held[2]])).message == wire.Ok()
+
+
+# -- checksums that follow the values ---------------------------------------------------
+
+
+def streamed(items: Items) -> tuple[wire.Put, bytes]:
+    values = [value for _, value in items]
+    sums = struct.pack(f"<{len(items)}Q", *map(xxhash.xxh3_64_intdigest, values))
+    message = wire.Put([entry_id(key) for key, _ in items], [*map(len, values)], [])
+    return message, b"".join(values) + sums
+
+
+@pytest.mark.parametrize("sizes", [[100], [4096] * 8, [0, 5], [3 << 20], [1 << 20] * 3])
+def test_checksums_may_follow_the_values(client: RawClient, sizes: list[int]) -> None:
+    items = items_of(sizes)
+    assert client.call(*streamed(items)).message.results == [STORED] * len(items)
+    assert [client.get(key) for key, _ in items] == [value for _, value in items]
+
+
+def test_checksums_that_follow_refused_values_are_dropped_with_them(client: RawClient) -> None:
+    items = items_of([1000, 2000])
+    client.put("k0", b"there")
+    assert client.call(*streamed(items)).message.results == [(PutStatus.EXISTS, ""), STORED]
+    assert (client.get("k0"), client.get("k1")) == (b"there", items[1][1])
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+@pytest.mark.parametrize("missing", [1, 16, 30])
+def test_a_stream_that_is_cut_short_leaves_nothing(
+    daemon: StoreProcess, admin: Admin, size: int, missing: int
+) -> None:
+    """Whether its last value is not whole, or its checksums."""
+    items = items_of([size] * 2)
+    message, payload = streamed(items)
+    with remote_client(daemon.listen, daemon.token) as client:
+        client.send_part(message, payload, len(payload) - missing)
+        wait_until(lambda: used_bytes(admin) == 2 * size)
+        with remote_client(daemon.listen, daemon.token) as other:
+            assert [other.get(key) for key, _ in items] == [None] * 2
+    wait_until(lambda: used_bytes(admin) == 0)
+
+
+def test_a_wrong_checksum_behind_the_values_is_found_out(client: RawClient) -> None:
+    message, payload = streamed(items_of([4096] * 2))
+    wrong = payload[:-1] + bytes([payload[-1] ^ 1])
+    assert client.call(message, wrong).message.results == [STORED] * 2
+    answer = client.call(wire.Get(message.entries))
+    sums = [xxhash.xxh3_64_intdigest(answer.payload[at : at + 4096]) for at in (0, 4096)]
+    told = answer.message.checksums
+    assert (sums[0] == told[0], sums[1] == told[1]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "payload_bytes"), [([8], 8), ([8], 15), ([8], 17), ([0], 0), ([], 8), ([8, 8], 24)]
+)
+def test_lengths_without_room_for_the_checksums_are_refused(
+    client: RawClient, sizes: list[int], payload_bytes: int
+) -> None:
+    entries = [entry_id(f"k{index}") for index in range(len(sizes))]
+    reply = client.call(wire.Put(entries, sizes, []), bytes(payload_bytes)).message
+    assert isinstance(reply, wire.Failure)
+    assert reply.code == "invalid_request"
+    assert client.put("fine", b"value") == STORED
