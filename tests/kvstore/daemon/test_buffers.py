@@ -67,7 +67,8 @@ def test_a_buffer_grows_only_by_what_arrived_and_shrinks_when_empty() -> None:
 def test_payload_goes_to_its_pieces_in_order_and_refused_ones_are_dropped() -> None:
     entries = Entries({(1, 1): 4, (2, 1): 10})
     sink = PayloadSink(
-        entries.buffer, [Piece(1, 1, 0, 4), Piece(-1, 0, 0, 3), Piece(9, 9, 0, 0), Piece(2, 1, 5, 5)]
+        entries.buffer,
+        [Piece(1, 1, 0, 4), Piece(-1, 0, 0, 3), Piece(9, 9, 0, 0), Piece(2, 1, 5, 5)],
     )
     buffer = ReceiveBuffer(Budget(LIMIT, "tests"))
     receive(buffer, b"aaaaXXXbbbbb+next")

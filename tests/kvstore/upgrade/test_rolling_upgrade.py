@@ -205,6 +205,14 @@ def test_a_client_says_to_an_older_store_only_what_it_knows(
     assert old_store.requests["Lookup"] + old_store.requests["Get"] >= 2 * len(SIZES)
 
 
+def test_an_older_store_gets_checksums_before_the_values(client: StoreClient) -> None:
+    """So many that a store of today would get them behind."""
+    values = {f"k{index}": value(10_000, index) for index in range(100)}
+    results = client.put_many(list(values.items()), if_exists="replace")
+    assert {result.status for result in results} == {PutStatus.STORED}
+    assert client.get_many(list(values)) == list(values.values())
+
+
 def test_a_client_asks_an_older_store_each_time(
     client: StoreClient, old_store: version_one.Store, daemon: StoreProcess
 ) -> None:

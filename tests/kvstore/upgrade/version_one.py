@@ -422,6 +422,8 @@ class Store(SocketRelay):
                 return
             if frame.version != 1:
                 self.strangers.append(f"{type(message).__name__} in version {frame.version}")
+            if isinstance(message, Put) and len(message.checksums) != len(message.entries):
+                self.strangers.append(f"{len(message.checksums)} checksums: {message!r:.100}")
             self.requests[type(message).__name__] += 1
             if isinstance(message, Hello):
                 message = msgspec.structs.replace(message, newest_version=1)
