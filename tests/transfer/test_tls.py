@@ -82,6 +82,14 @@ def pair(stack: ExitStack, authority: Authority) -> tuple[socket.socket, socket.
     return client, server.plain
 
 
+def test_files_are_named_by_texts_as_well_as_by_paths(authority: Authority) -> None:
+    files = authority.issue("node-a")
+    named = TlsFiles(str(files.cert), str(files.key), str(files.ca))
+    assert named == files
+    TlsEndpoint(named)  # reads them all
+    assert read_certificate(named) == read_certificate(files)
+
+
 def test_much_goes_both_ways_at_once(stack: ExitStack, authority: Authority) -> None:
     client, server = pair(stack, authority)
     there, back = os.urandom(1 << 20), os.urandom(1 << 20)

@@ -20,7 +20,7 @@ IGNORE_TIME = ssl.VerifyFlags(0x200000)
 """X509_V_FLAG_NO_CHECK_TIME, for which the ssl module has no name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class TlsFiles:
     """PEM: a certificate (with those between it and the CA), its key without a passphrase, and the
     CA that the other end's certificate must come from."""
@@ -28,6 +28,10 @@ class TlsFiles:
     cert: Path
     key: Path
     ca: Path
+
+    def __init__(self, cert: str | Path, key: str | Path, ca: str | Path) -> None:
+        for name, path in (("cert", cert), ("key", key), ("ca", ca)):
+            object.__setattr__(self, name, Path(path))
 
     def __str__(self) -> str:
         return f"tls_cert {self.cert}, tls_key {self.key}, tls_ca {self.ca}"
