@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..batches import Batch
 from ..errors import Malformed
 from ..types import Opcode
 from ..wire import Header, Kind
@@ -35,12 +36,19 @@ class Asked:
         self._asked: dict[int, _Asked] = {}
         self._last_id = 0
         self._unwanted_since = 0.0
-        self.num_bytes = 0
+        self.num_bytes = 0  # none: nothing is due
         self.num_reads = 0
         self.unwanted_bytes = 0  # of answers that are due, and thrown away
 
     def __len__(self) -> int:
         return len(self._asked)
+
+    def carries(self, batch: Batch) -> bool:
+        """A piece of it may be touched yet. The rest may change meanwhile."""
+        for asked in [*self._asked.values()]:
+            if asked.piece is not None and asked.piece.batch is batch:
+                return True
+        return False
 
     def add(self, piece: Piece) -> int:
         """The id of its request."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -69,20 +68,23 @@ class FrameReader:
             at += view.nbytes
 
     def step(self, sock: socket.socket, flags: int) -> int:
-        """One receive, which waits for a payload, and with these flags for a header; bytes that
-        came. Raises BlockingIOError, OSError, Unavailable (closed), Malformed."""
+        """One receive of a header, with these flags, and one that waits for its payload; bytes
+        that came. Raises BlockingIOError, OSError, Unavailable (closed), Malformed."""
+        head_bytes = 0
+        if not self._due:
+            head_bytes = _some(sock.recv_into(self._head[self._have :], 0, flags))
+            self._have += head_bytes
+            self._advance()
+        return head_bytes + self._step_payload(sock) if self._due else head_bytes
+
+    def _step_payload(self, sock: socket.socket) -> int:
         if self._due >= _LARGE_BYTES:
-            received = receive_all(sock, self._rest)
+            received = _some(receive_all(sock, self._rest))
             self._placed(received)
-        elif self._due:
-            received = sock.recvmsg_into([*self._rest, self._head])[0]
+        else:
+            received = _some(sock.recvmsg_into([*self._rest, self._head])[0])
             self._have = max(received - self._due, 0)
             self._placed(received - self._have)
-        else:
-            received = sock.recv_into(self._head[self._have :], 0, flags)
-            self._have += received
-        if not received:
-            raise Unavailable("the peer closed the connection")
         self._advance()
         return received
 
@@ -129,18 +131,18 @@ class FrameWriter:
         self._started: _Frame | None = None
         self.bundles = False
         """Whether the peer knows them."""
-
-    def __bool__(self) -> bool:
-        return bool(self._queue or self._started)
+        self.num_waiting = 0
+        """Requests not wholly sent."""
 
     def add(self, header: Header, payload: memoryview | None) -> None:
         self._queue.append((header, payload))
+        self.num_waiting += 1
 
     def flush(self, sock: socket.socket, flags: int) -> int:
         """Sends what the socket takes, with these flags of sendmsg; how many bytes that was.
         Raises OSError."""
         total = 0
-        while self:
+        while self.num_waiting:
             frames = self._next_frames()
             buffers = [buffer for frame in frames for buffer in frame.buffers]
             try:
@@ -162,6 +164,7 @@ class FrameWriter:
     def withdraw(self, request_id: int) -> None:
         """Of a request of which nothing was sent."""
         self._queue = deque(item for item in self._queue if item[0].request_id != request_id)
+        self.num_waiting -= 1
 
     def _next_frames(self) -> list[_Frame]:
         """For one sendmsg; what has not started stays in the queue until it has."""
@@ -177,10 +180,13 @@ class FrameWriter:
 
     def _num_sharing(self, requests: Sequence[_Request], first: int) -> int:
         """How many can be sent as one from there on."""
-        if requests[first][1] is None:
-            following = itertools.islice(requests, first, None)
-            return sum(1 for _ in itertools.takewhile(_has_no_payload, following))
-        return wire.bundle_length([header for header, _ in requests[first:]]) if self.bundles else 1
+        if requests[first][1] is not None:
+            headers = [header for header, _ in requests[first:]]
+            return wire.bundle_length(headers) if self.bundles else 1
+        end = first
+        while end < len(requests) and requests[end][1] is None:
+            end += 1
+        return end - first
 
     def _drop(self, frames: Sequence[_Frame], num_bytes: int) -> None:
         for frame in frames:
@@ -196,6 +202,7 @@ class FrameWriter:
                 self._started = frame
                 return
             num_bytes -= frame.num_bytes
+            self.num_waiting -= len(frame.requests)
 
 
 def _frame(requests: Sequence[_Request]) -> _Frame:
@@ -207,10 +214,6 @@ def _frame(requests: Sequence[_Request]) -> _Frame:
         head = b"".join([wire.encode_header(header) for header in headers])
     num_bytes = len(head) + sum([payload.nbytes for payload in payloads])
     return _Frame(requests, [memoryview(head), *payloads], num_bytes)
-
-
-def _has_no_payload(request: _Request) -> bool:
-    return request[1] is None
 
 
 def receive_all(sock: socket.socket, views: Sequence[memoryview]) -> int:
@@ -228,3 +231,10 @@ def behind(buffers: Sequence[memoryview], num_bytes: int) -> list[memoryview]:
             return [buffer[num_bytes:], *buffers[index + 1 :]]
         num_bytes -= buffer.nbytes
     return []
+
+
+def _some(received: int) -> int:
+    """Raises Unavailable."""
+    if not received:
+        raise Unavailable("the peer closed the connection")
+    return received

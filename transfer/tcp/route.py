@@ -114,14 +114,15 @@ class Route:
     def take(self, max_pieces: int, max_bytes: int) -> list[Piece]:
         """The next pieces, at most so many; the first may be larger than `max_bytes`."""
         taken: list[Piece] = []
+        left = max_bytes
         with self._lock:
-            while self._queue and len(taken) < max_pieces and (max_bytes > 0 or not taken):
-                piece = self._queue[0]
-                if taken and piece.view.nbytes > max_bytes:
+            while self._queue and len(taken) < max_pieces and (left > 0 or not taken):
+                num_bytes = self._queue[0].view.nbytes
+                if taken and num_bytes > left:
                     break
                 taken.append(self._queue.popleft())
-                max_bytes -= piece.view.nbytes
-            self._queued_bytes -= sum(piece.view.nbytes for piece in taken)
+                left -= num_bytes
+            self._queued_bytes -= max_bytes - left
         return taken
 
     def retire(self, stream: Stream) -> bool:

@@ -119,7 +119,7 @@ class Stream:
                 return False
             self._refill(most_bytes)
             self._flush(self._sock, socket.MSG_DONTWAIT)
-            return not self._writer
+            return not self._writer.num_waiting
         except OSError:
             return False  # the thread will see it, too
         finally:
@@ -128,7 +128,9 @@ class Stream:
     def listen(self) -> None:
         """Whoever asked does not receive what is due, so the thread does. While somebody has the
         turn it is left to him, who calls this when he gave it back."""
-        is_heard = self._watched & select.EPOLLIN or not (self._asked or self._writer)
+        is_heard = self._watched & select.EPOLLIN or not (
+            self._asked.num_bytes or self._writer.num_waiting
+        )
         if is_heard or self._turn.is_taken():
             return
         with self._lock:
@@ -148,7 +150,7 @@ class Stream:
                 self.wake()  # the connection ends
                 if not isinstance(error, TransferError | OSError):
                     raise
-            if self._writer or self._route.has_work:
+            if self._writer.num_waiting or self._route.has_work:
                 self.wake()
         self.listen()
 
@@ -225,7 +227,7 @@ class Stream:
         """All that can be done now."""
         if self._wake_descriptor in ready:
             os.eventfd_read(self._wake_descriptor)
-        if sock.fileno() in ready and not self._asked:
+        if sock.fileno() in ready and not self._asked.num_bytes:
             # Nothing is due: the peer has gone, or speaks out of turn.
             self._hear(sock, socket.MSG_DONTWAIT)
         while not self._stopped and self._advance(sock):
@@ -237,7 +239,7 @@ class Stream:
         """What wakes the thread, or nothing does for so long that it looks; None when it was idle
         too long and has left."""
         limits, now = self._limits, time.monotonic()
-        due = bool(self._asked)
+        due = bool(self._asked.num_bytes)
         idle = limits.idle_seconds - self._pace.quiet(now)
         patience = self._patience(now) if due else min(idle, limits.stall_seconds)
         ready = dict(self._asleep.poll(max(patience, 0)))
@@ -249,8 +251,8 @@ class Stream:
 
     def _watch(self, sock: socket.socket) -> None:
         """What is due wakes the thread, and nothing else does. Under `_lock`."""
-        events = _ANSWERS if self._asked else _GONE
-        self._set_watched(sock, events | (select.EPOLLOUT if self._writer else 0))
+        events = _ANSWERS if self._asked.num_bytes else _GONE
+        self._set_watched(sock, events | (select.EPOLLOUT if self._writer.num_waiting else 0))
 
     def _set_watched(self, sock: socket.socket, events: int) -> None:
         if self._watched != events:
@@ -261,7 +263,7 @@ class Stream:
         """Unless somebody asked for something meanwhile."""
         self._turn.wait()
         with self._turn, self._lock:
-            if self._asked or not self._route.retire(self):
+            if self._asked.num_bytes or not self._route.retire(self):
                 return False
             self._sock = None
             return True
@@ -274,9 +276,11 @@ class Stream:
                 self._set_watched(sock, _GONE)
         while batch.pending and not self._stopped:
             self._send(sock)
-            if not self._asked or (self._reader.current is None and not self._carries(batch)):
+            if not self._asked.num_bytes or (
+                self._reader.current is None and not self._asked.carries(batch)
+            ):
                 break
-            if self._writer:
+            if self._writer.num_waiting:
                 self._poller.poll(_LOOK_SECONDS * 1000)
                 self._receive(sock, socket.MSG_DONTWAIT)
             else:
@@ -286,7 +290,7 @@ class Stream:
         """Sends what there is and receives what has come of a header, or waits for a payload;
         False: nothing came."""
         self._send(sock)
-        return bool(self._asked) and self._receive(sock, socket.MSG_DONTWAIT)
+        return bool(self._asked.num_bytes) and self._receive(sock, socket.MSG_DONTWAIT)
 
     def _receive(self, sock: socket.socket, flags: int) -> bool:
         """Once, with these flags for a header; False: nothing came of what is due."""
@@ -303,9 +307,6 @@ class Stream:
             return False
         return True
 
-    def _carries(self, batch: Batch) -> bool:
-        return any(piece.batch is batch for _, piece in self._asked.pieces())
-
     def _others_may_use(self, sock: socket.socket | None) -> None:
         self._turn.wait()
         with self._turn, self._lock:
@@ -316,7 +317,7 @@ class Stream:
     def _send(self, sock: socket.socket) -> None:
         """What the window has room for; a payload at once and whole, unless answers may come
         meanwhile for which the peer would wait."""
-        if not (self._writer or self._sweep_wanted or self._route.has_work):
+        if not (self._writer.num_waiting or self._sweep_wanted or self._route.has_work):
             return
         with self._lock:
             if self._sweep_wanted:
@@ -326,7 +327,7 @@ class Stream:
             self._flush(sock, socket.MSG_DONTWAIT if self._asked.num_reads else 0)
 
     def _flush(self, sock: socket.socket, flags: int) -> None:
-        if self._writer:
+        if self._writer.num_waiting:
             self._pace.moved(self._writer.flush(sock, flags), time.monotonic())
 
     def _refill(self, most_bytes: int) -> None:
@@ -341,7 +342,7 @@ class Stream:
             limits.window_pieces - len(self._asked),
             min(limits.window_bytes - self._asked.num_bytes, most_bytes),
         )
-        if taken and not self._asked:
+        if taken and not self._asked.num_bytes:
             self._pace.restart(time.monotonic())
         for piece in taken:
             self._ask(piece)
@@ -354,7 +355,7 @@ class Stream:
     # -- receiving ----------------------------------------------------------------
 
     def _place(self, header: Header) -> list[memoryview]:
-        if self._writer:
+        if self._writer.num_waiting:
             with self._lock:
                 waiting = self._writer.waiting()
             if any(request_id in waiting for request_id in header.request_ids):
