@@ -36,8 +36,11 @@ class Peer:
         return f"{name.partition('[')[0]}-{version}"
 
 
-def chosen_peers(against: str, peers: Mapping[str, Peer]) -> tuple[str, ...]:
-    """Names of `--against A,B`, each once. Raises SettingsError."""
+def chosen_peers(against: str, peers: Mapping[str, Peer], peer_dir: Path | None) -> tuple[str, ...]:
+    """Names of `--against A,B`, each once; `peer_dir` is what --peer-dir says. Raises
+    SettingsError."""
+    if peer_dir is not None and not against:
+        raise SettingsError("--peer-dir has no effect without --against: leave it out")
     names = tuple(dict.fromkeys(map(str.strip, against.split(",")))) if against else ()
     for name in names:
         if name not in peers:

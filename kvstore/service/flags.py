@@ -37,6 +37,8 @@ def _in_a_folder(
     """Told before a long run, not after it."""
     if value is not None and not value.parent.is_dir():
         raise click.BadParameter(f"{value}: there is no folder {value.parent}: make it first")
+    if value is not None and value.is_dir():
+        raise click.BadParameter(f"{value} is a folder: name a file in it")
     return value
 
 

@@ -26,6 +26,7 @@ QUICK_SIZES = (SIZES[0], SIZES[2], SIZES[4])
 QUICK_KEYS = 100_000
 QUICK_ROUNDS = 3
 LARGEST_MIXED_BYTES = 64 * MiB
+LEAST_POOL_BYTES = 32 * MiB
 FLAGS_OF_TRACE = frozenset({"policies", "dram_blocks", "nvme_blocks", "through"})
 FLAGS_OF_BOTH = frozenset({"trace", "directory", "json_file"})
 CASES = (*CALL_GROUPS, *OWN_COURSE)
@@ -99,7 +100,9 @@ DEFAULT_POLICIES: tuple[EvictionName, ...] = ("lru", "slru", "cost_aware")
 )
 @peer_dir_flag
 @click.option(
-    "--directory", type=click.Path(path_type=Path), help="Of daemons' data; on the disk measured"
+    "--directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False, writable=True),
+    help="Of daemons' data; on the disk measured",
 )
 @json_file_flag
 def store(json_file: Path | None, **flags: Any) -> None:
@@ -130,18 +133,18 @@ def _check_effect_of_trace(is_replayed: bool) -> None:
 def _plan(flags: Mapping[str, Any]) -> Plan:
     """Of the command's flags. Raises SettingsError."""
     rounds, keys = flags["rounds"], flags["keys"]
-    pool_bytes = size_of("--dram", flags["dram"])
+    pool_bytes = size_of("--dram", flags["dram"], LEAST_POOL_BYTES)
     if flags["quick"]:
         rounds, keys = min(rounds, QUICK_ROUNDS), min(keys, QUICK_KEYS)
     sizes = QUICK_SIZES if flags["quick"] else SIZES
     return Plan(
-        against=chosen_peers(flags["against"], PEERS),
+        against=chosen_peers(flags["against"], PEERS, flags["peer_dir"]),
         groups=flags["groups"] or CASES,
         sizes=sizes_of("--sizes", flags["sizes"], pool_bytes) or sizes,
         budget=Budget(rounds=rounds, pool_bytes=pool_bytes),
         num_keys=whole_keys(keys),
         watch_seconds=QUICK_WATCH_SECONDS if flags["quick"] else WATCH_SECONDS,
-        nvme_dram_bytes=size_of("--nvme-dram", flags["nvme_dram"]),
+        nvme_dram_bytes=size_of("--nvme-dram", flags["nvme_dram"], LEAST_POOL_BYTES),
         largest_bytes=LARGEST_MIXED_BYTES,
         peer_dir=flags["peer_dir"] or default_peer_dir(),
         directory=flags["directory"],

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...service import CommandFailed, Size
+from ...service import CommandFailed, SettingsError, Size
 from ..contestants import Contestant, ContestantFailed, driver_command
-from ..drivers.store.kills import NODES
+from ..drivers.store.kills import NODES, bytes_on_each_node
 from ..drivers.store.timing import RING_CALLS
 from ..report import Report, Row, load_average, shared_huge_pages
 from ..rounds import LIMIT, OURS, Contestants, Say
@@ -59,13 +59,24 @@ class Plan:
         return max(area_bytes(cases), self.largest_bytes, fill)
 
     def check(self) -> None:
-        """Raises CommandFailed."""
+        """Raises SettingsError."""
+        pool = f"two thirds of the pool of {Size(self.budget.pool_bytes)}: raise --dram"
         for case in [*self.call_cases(), *self.remote_cases()]:
             if case.call_bytes > self.budget.keep_bytes:
-                raise CommandFailed(
-                    f"{case.batch} values of {Size(case.size_bytes)} are more than two thirds of "
-                    f"the pool of {Size(self.budget.pool_bytes)}: raise --dram or lower --sizes"
+                raise SettingsError(
+                    f"{case.batch} values of {Size(case.size_bytes)} are more than {pool} or "
+                    "lower --sizes"
                 )
+        if "full" in self.groups and self.largest_bytes > self.budget.keep_bytes:
+            raise SettingsError(
+                f"--case full puts values of {Size(self.largest_bytes)}, more than {pool}"
+            )
+        on_each = bytes_on_each_node(self.watch_seconds)
+        if "killed" in self.groups and on_each * NODES > self.budget.keep_bytes:
+            raise SettingsError(
+                f"--case killed puts {Size(on_each)} on each of {NODES} nodes, together more than "
+                f"{pool}"
+            )
 
     def settings(self) -> dict[str, str]:
         settings = {
@@ -79,7 +90,8 @@ class Plan:
 
 
 def run_plan(plan: Plan, say: Say) -> Report:
-    """Raises CommandFailed when our own side or the limits cannot run, or the pool is too small."""
+    """Raises CommandFailed when our own side or the limits cannot run, SettingsError when the pool
+    is too small."""
     plan.check()
     settings = {**plan.settings(), "load_before": load_average()}
     rows: list[Row] = []

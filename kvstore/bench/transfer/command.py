@@ -89,7 +89,7 @@ def _plan(*, against: str, quick: bool, **flags: Any) -> Plan:
     usual = QUICK if quick else Grid(OPCODES, SIZES, BATCHES, STREAMS, THREADS)
     return Plan(
         groups=tuple(dict.fromkeys(flags["groups"])) or GROUPS,
-        against=chosen_peers(against, PEERS),
+        against=chosen_peers(against, PEERS, flags["peer_dir"]),
         grid=Grid(
             tuple(dict.fromkeys(flags["opcodes"])) or usual.opcodes,
             sizes_of("--sizes", flags["sizes"], AREA_BYTES) or usual.sizes,

@@ -109,6 +109,7 @@ def test_a_grid_leaves_out_what_does_not_fit_the_areas() -> None:
         ),
         (["--case", "layers", "--against", "nixl"], "--against has no effect on --case layers"),
         (["--case", "layers", "--opcode", "read"], "--opcode has no effect on --case layers"),
+        (["--peer-dir", "peers"], "--peer-dir has no effect without --against"),
         (["--round-seconds", "nan"], "nan is no number of seconds"),
         (["--json", "no/such/folder/report.json"], "there is no folder no/such/folder"),
     ],

@@ -79,6 +79,11 @@ def num_keys(watch_seconds: float) -> int:
     return int((WARM_SECONDS + watch_seconds) / PACE_SECONDS) + 1
 
 
+def bytes_on_each_node(watch_seconds: float) -> int:
+    """At most: what is read, and as much that is put."""
+    return 2 * num_keys(watch_seconds) * VALUE_BYTES
+
+
 def key_of(number: int) -> str:
     return f"replicated {number}"
 
