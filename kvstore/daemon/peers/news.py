@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,6 +16,8 @@ from .remote import WAIT_SECONDS, RemoteBlocks, match
 
 PAUSE_SECONDS = 0.02
 """Before a peer that answers at once, and tells nothing new, is asked again."""
+ORPHANED_SECONDS = 2.0
+"""For another to begin what its writer at the peer gave up, by its end or its will."""
 
 
 class NewsSource(Protocol):
@@ -73,15 +77,21 @@ class CompletingSource:
 
 class GrowingSource:
     """News of blocks that somebody still writes at the peer, or will: for a hand-off. Those that
-    are not there are waited for, until nobody here holds any of the pieces."""
+    are not there are waited for, until nobody here holds any of the pieces, or a writer gave up and
+    nobody took its place."""
 
     def __init__(self, blocks: RemoteBlocks, store: Store) -> None:
         self._blocks = blocks
         self._store = store
+        self._hopeless_at = math.inf  # monotonic seconds
 
     def keep(self, plan: FillPlan) -> None:
         if not any(self._store.is_pinned(piece.slot, piece.generation) for piece in plan.pieces):
             raise StoreUnavailable("nobody holds what is fetched any more")
+        if time.monotonic() >= self._hopeless_at:
+            raise StoreUnavailable(
+                f"its writer gave up, and nobody else began within {ORPHANED_SECONDS:g} s"
+            )
         self._blocks.pins.renew()
 
     async def news(self, plan: FillPlan) -> None:
@@ -96,10 +106,13 @@ class GrowingSource:
         first = waiting[0]
         if first.remote is None:
             await self._find(plan, waiting)
+            if first.remote is not None:
+                self._hopeless_at = math.inf
             return
         complete = await self._blocks.await_extent(first.remote, first.submitted)
         if complete is False:
-            first.remote = None  # its writer gave up; another may begin
+            first.remote = None  # another may begin
+            self._hopeless_at = time.monotonic() + ORPHANED_SECONDS
         elif complete:
             await self._blocks.refresh([piece for piece in waiting if piece.remote is not None])
             unknown = [piece for piece in waiting if piece.remote is None]

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
@@ -37,17 +38,21 @@ TRANSFER_STREAMS = 4
 """Connections between the two nodes that come with work and end when idle for long."""
 
 
-class End:
-    """A process that does its half of a hand-off up to the middle, and goes no further."""
+Rest = Callable[[], object]
 
-    def __init__(self, node: StoreProcess, half: Callable[[BlockStore], None]) -> None:
+
+class End:
+    """A process that does its half of a hand-off up to the middle, says so, and then the rest."""
+
+    def __init__(self, node: StoreProcess, half: Callable[[BlockStore], Rest]) -> None:
         ready, told = os.pipe()
         self.pid = fork()
         if not self.pid:
             try:
                 with client_of(node) as client, client.kv(NAMESPACE) as kv:
-                    half(kv)
+                    rest = half(kv)
                     os.write(told, b"r")
+                    rest()
                     signal.pause()
             finally:
                 os._exit(1)
@@ -63,17 +68,19 @@ class End:
         os.waitpid(self.pid, 0)
 
 
-def write_half(kv: BlockStore, tokens: range) -> None:
+def write_half(kv: BlockStore, tokens: range) -> Rest:
     """Two layers of four; the store stays open."""
     content = layers_of(kv, kv.keys(tokens))
     handle = kv.begin_store(tokens, deadline_s=60.0)
     for layer in range(2):
         job = kv.submit_store(handle, layer, content[layer], deadline_s=SECONDS)
         assert result_of(kv, job).status is JobStatus.DONE
+    return signal.pause
 
 
-def receive_half(kv: BlockStore, tokens: range, source: StoreProcess) -> None:
-    """The first layer has come, all others are waited for."""
+def receive_half(kv: BlockStore, tokens: range, source: StoreProcess) -> Rest:
+    """The first layer has come, all others are waited for: until they came or failed, with a pin
+    that goes on as long as the process lives."""
     job = kv.submit_fetch(
         tokens,
         source=source.instance,
@@ -86,8 +93,16 @@ def receive_half(kv: BlockStore, tokens: range, source: StoreProcess) -> None:
     buffers = buffers_for(kv, [0], len(hit.blocks))
     load = kv.submit_load(hit.ticket, [0], buffers, deadline_s=SECONDS)
     assert result_of(kv, load).status is JobStatus.DONE
-    later = buffers_for(kv, range(1, 4), len(hit.blocks))
-    kv.submit_load(hit.ticket, range(1, 4), later, deadline_s=60.0)
+    ticket, later = hit.ticket, buffers_for(kv, range(1, 4), len(hit.blocks))
+    kv.submit_load(ticket, range(1, 4), later, deadline_s=60.0)
+
+    def wait_for_it() -> None:
+        while not kv.poll():
+            kv.renew(ticket, ttl_s=PIN_SECONDS)
+            wait([kv.fileno()], PIN_SECONDS / 3)
+        kv.release(ticket)
+
+    return wait_for_it
 
 
 def cycle(nodes: list[StoreProcess], clients: list[StoreClient], first: str) -> None:
@@ -104,8 +119,9 @@ def cycle(nodes: list[StoreProcess], clients: list[StoreClient], first: str) -> 
         wait_until(lambda: is_idle(target.stats()), FREE_SECONDS, target.stats)
         wait_until(lambda: holds_no_pins(source.stats()), FREE_SECONDS, source.stats)
         assert source.stats()["in_flight"] > 0
-    else:
+    else:  # nobody writes what the receiver waits for
         wait_until(lambda: not source.stats()["in_flight"], FREE_SECONDS, source.stats)
+        wait_until(lambda: is_idle(target.stats()), FREE_SECONDS, target.stats)
     [other] = ends.values()
     other.kill()
     for client in clients:
