@@ -21,6 +21,8 @@ from .deadline import Deadline
 from .put_options import PutOptions
 from .put_results import results_of
 
+LEAST_STREAMED_BYTES = 64 << 10
+"""While they are summed the daemon finds room for them: it has the message, which goes ahead."""
 LEAST_PIECE_BYTES = 256 << 10
 """To sum less takes no longer than to give the kernel a piece of its own."""
 MOST_PIECE_BYTES = 2 << 20
@@ -47,12 +49,12 @@ class InlineWriter:
         num_bytes = sum(sizes)
         payload: Buffers | Stream
         if (
-            num_bytes >= 2 * LEAST_PIECE_BYTES
+            num_bytes >= LEAST_STREAMED_BYTES
             and attachment.sums_may_follow
             and isinstance(copies, SummedCopies)
         ):
             checksums = []
-            payload = Stream(num_bytes + 8 * len(values), partial(_summed, values, num_bytes // 2))
+            payload = Stream(num_bytes + 8 * len(values), partial(_summed, values, num_bytes))
         else:
             checksums = copies.sums(values)
             payload = [_flat(value) for value in values if len(value)]
@@ -60,9 +62,9 @@ class InlineWriter:
         return results_of(self._link.act(message, deadline, payload).reply, len(values))
 
 
-def _summed(values: Sequence[Bytes], piece_bytes: int) -> Iterator[Buffers]:
+def _summed(values: Sequence[Bytes], num_bytes: int) -> Iterator[Buffers]:
     """The values, and behind them their checksums."""
-    piece_bytes = min(piece_bytes, MOST_PIECE_BYTES)
+    piece_bytes = max(LEAST_PIECE_BYTES, min(num_bytes // 2, MOST_PIECE_BYTES))
     checksums = []
     parts: list[memoryview | bytes] = []
     left = piece_bytes

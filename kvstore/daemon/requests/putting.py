@@ -23,6 +23,8 @@ from ..peer import Peer
 from . import checks, runs
 from .entries import check_write, commit_reserved, reserve_room, that_must_stay
 
+_STORED = (int(PutStatus.STORED), "")
+
 
 @dataclass(frozen=True, slots=True)
 class _Put:
@@ -38,10 +40,12 @@ class _Put:
 
 def put(peer: Peer, message: wire.Put, payload_bytes: int) -> Incoming:
     """Values that fit go straight into the pool; the others are received and dropped."""
-    checks.same_length(entries=message.entries, sizes=message.sizes)
-    if message.checksums:
-        checks.same_length(entries=message.entries, checksums=message.checksums)
-        checks.checksums(message.checksums)
+    checks.same_length(
+        entries=message.entries,
+        sizes=message.sizes,
+        checksums=message.checksums or message.entries,  # or all follow
+    )
+    checks.checksums(message.checksums)
     entries = check_write(peer, message)
     tail = bytearray(0 if message.checksums else 8 * len(entries))
     if sum(message.sizes) + len(tail) != payload_bytes:
@@ -74,10 +78,9 @@ def _into_run(put: _Put) -> Incoming | None:
 
 def _are_new(put: _Put) -> bool:
     peer, entries, if_exists = put.peer, put.entries, put.message.if_exists
-    if if_exists == "replace":
-        return True
-    return len(peer.store.absent(entries, peer.clock())) == len(entries) and not that_must_stay(
-        peer, if_exists, entries
+    return if_exists == "replace" or (
+        peer.store.is_none_here(entries, peer.clock())
+        and not that_must_stay(peer, if_exists, entries)
     )
 
 
@@ -122,6 +125,8 @@ def _commit_run(put: _Put, run: ReserveResult, offsets: Sequence[int]) -> wire.R
 
 
 def _put_reply(reply: wire.RunReply) -> wire.PutReply:
+    if not any(reply.statuses):
+        return wire.PutReply([_STORED] * len(reply.statuses))
     return wire.PutReply(
         [(status, reply.reason if status == PutStatus.FULL else "") for status in reply.statuses]
     )

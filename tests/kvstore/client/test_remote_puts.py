@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from moontide.kvstore import PutStatus, StoreClient, StoreUnavailable, connect
-from moontide.kvstore.client.inline_writing import LEAST_PIECE_BYTES
+from moontide.kvstore.client.inline_writing import LEAST_PIECE_BYTES, LEAST_STREAMED_BYTES
 
 from ...store_process import StoreProcess
 from ...waiting import wait_until
@@ -18,12 +18,14 @@ from ..daemon.admin import Admin
 from .helpers import SECONDS, address, client_of
 from .relay import Relay
 
-STREAMED_BYTES = 2 * LEAST_PIECE_BYTES
+PIECES_BYTES = 2 * LEAST_PIECE_BYTES
 SIZES = [
-    [STREAMED_BYTES - 1],
-    [STREAMED_BYTES],
+    [LEAST_STREAMED_BYTES - 1],
+    [LEAST_STREAMED_BYTES],
+    [PIECES_BYTES - 1],
+    [PIECES_BYTES],
     [4 << 20],
-    [1000, STREAMED_BYTES, 0, 3_000_001, 5],
+    [1000, PIECES_BYTES, 0, 3_000_001, 5],
     [64 << 10] * 32,
     [4096] * 500,
     [1 << 20] * 10,
@@ -60,7 +62,7 @@ def test_values_come_back_as_they_went_in(remote: StoreClient, sizes: Sequence[i
 
 
 def test_without_checksums_nothing_follows_the_values(daemon: StoreProcess) -> None:
-    values = values_of([STREAMED_BYTES] * 3)
+    values = values_of([PIECES_BYTES] * 3)
     with connect(
         address(daemon, "tcp"), token=daemon.token, timeout_s=SECONDS, checksums="off"
     ) as client:
@@ -69,7 +71,7 @@ def test_without_checksums_nothing_follows_the_values(daemon: StoreProcess) -> N
 
 
 def test_one_result_a_value_whatever_was_there(remote: StoreClient) -> None:
-    values = values_of([STREAMED_BYTES] * 3)
+    values = values_of([PIECES_BYTES] * 3)
     remote.put("k1", b"first")
     statuses = [result.status for result in remote.put_many(list(values.items()))]
     assert statuses == [PutStatus.STORED, PutStatus.EXISTS, PutStatus.STORED]
@@ -99,7 +101,7 @@ def relay(daemon: StoreProcess) -> Iterator[CuttingRelay]:
         yield relay
 
 
-@pytest.mark.parametrize("size", [STREAMED_BYTES, 2 << 20])
+@pytest.mark.parametrize("size", [LEAST_STREAMED_BYTES, PIECES_BYTES, 2 << 20])
 @pytest.mark.parametrize("count", [1, 2])
 def test_of_a_put_whose_connection_breaks_nothing_is_seen_and_nothing_stays(
     daemon: StoreProcess, relay: CuttingRelay, size: int, count: int
