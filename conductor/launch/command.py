@@ -26,6 +26,9 @@ from .settings import DemoSettings, UpSettings
 from .state import write_state
 
 _WATCH_SECONDS = 0.1
+_DEMO_PATIENCE_SECONDS = 30.0
+"""Of the demo's workers with their stores: it shows where KV comes from, also on a machine so busy
+that a worker had better compute."""
 
 
 class _Stopped(Exception):
@@ -43,6 +46,8 @@ def _run_demo(settings: DemoSettings, process: Process) -> int:
         nodes=2,
         both=2,
         device=settings.device,
+        lookup_seconds=_DEMO_PATIENCE_SECONDS,
+        load_seconds=_DEMO_PATIENCE_SECONDS,
         dram=settings.dram,
         nvme=settings.nvme,
         port_base=0,

@@ -145,6 +145,8 @@ def _worker(
         *("--listen", f"{HOST}:{port}"),
         *("--store", f"unix:{node.socket}", "--model", settings.model),
         *("--device", settings.device, "--load", settings.load),
+        *("--lookup-seconds", str(settings.lookup_seconds)),
+        *("--load-seconds", str(settings.load_seconds)),
         *shared,
     )
     url = f"http://{HOST}:{port}"

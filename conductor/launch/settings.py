@@ -38,6 +38,19 @@ class UpSettings(Struct, frozen=True, kw_only=True):
             "than computing it, always all of it"
         ),
     ] = "auto"
+    lookup_seconds: Annotated[
+        float,
+        Meta(description="A worker's longest wait for what its store has", gt=0, le=60),
+    ] = 0.25
+    load_seconds: Annotated[
+        float,
+        Meta(
+            description="A worker's longest wait in which nothing of a load comes, before "
+            "recomputing",
+            gt=0,
+            le=60,
+        ),
+    ] = 2.0
     dram: Annotated[Size, Meta(description="DRAM tier of each node", ge=64 << 20)] = Size(512 << 20)
     nvme: Annotated[Size, Meta(description="NVMe tier of each node; 0: none")] = Size(0)
     transports: Annotated[

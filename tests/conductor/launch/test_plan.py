@@ -27,9 +27,9 @@ def flags(arguments: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_every_process_gets_what_it_needs_to_find_the_others(tmp_path: Path) -> None:
-    made = plan(
-        tmp_path, both=2, dram=Size(64 << 20), nvme=Size(1 << 30), model="m.gguf", load="always"
-    )
+    patience = {"lookup_seconds": 0.5, "load_seconds": 9.0}
+    memory = {"dram": Size(64 << 20), "nvme": Size(1 << 30)}
+    made = plan(tmp_path, both=2, model="m.gguf", load="always", **memory, **patience)
     *stores, one, two, conductor = made.specs()
     assert [s.name for s in made.specs()] == ["node-1", "node-2", "both-1", "both-2", "conductor"]
     for store, node, admin in zip(stores, made.nodes, (7421, 7423), strict=True):
@@ -43,6 +43,8 @@ def test_every_process_gets_what_it_needs_to_find_the_others(tmp_path: Path) -> 
         assert flags(worker.arguments)["--store"] == f"unix:{flags(store.arguments)['--socket']}"
         assert flags(worker.arguments)["--model"] == "m.gguf"
         assert flags(worker.arguments)["--load"] == "always"
+        assert flags(worker.arguments)["--lookup-seconds"] == "0.5"
+        assert flags(worker.arguments)["--load-seconds"] == "9.0"
     assert flags(conductor.arguments)["--listen"] == "127.0.0.1:7400"
     for spec in made.specs():
         assert flags(spec.arguments)["--cluster"] == f"file:{tmp_path}/cluster"
