@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from moontide.engine_adapters.builtin.bench.command import serve
+from moontide.engine_adapters.builtin.bench.measuring import BLOCK_TOKENS
 from moontide.kvstore.bench import Report
 
+from ...cluster_process import SMALL
 
-def bench_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "moontide.kvstore.cli", "bench", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
+
+def bench_serve(*arguments: str) -> Result:
+    """In this process, which has torch already; what it starts is as `moontide up` starts it, with
+    little memory."""
+    environment = {**SMALL, "MOONTIDE_WORKER_BLOCK_TOKENS": str(BLOCK_TOKENS)}
+    return CliRunner(env=environment).invoke(serve, arguments)
 
 
 def test_every_comparison_is_measured_and_reported(tmp_path: Path, tiny_model_dir: Path) -> None:
@@ -32,7 +28,7 @@ def test_every_comparison_is_measured_and_reported(tmp_path: Path, tiny_model_di
         *("--model", str(tiny_model_dir), "--dram", "64MiB", "--pairs", "1"),
         *("--prompt-tokens", "200", "--case", "caches", "--json", str(json_file)),
     )
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     report = msgspec.json.decode(json_file.read_bytes(), type=Report)
     assert report.settings == {"model": str(tiny_model_dir), "prompt_tokens": "200", "pairs": "1"}
     assert [row.case for row in report.rows] == [
@@ -55,7 +51,7 @@ def test_the_cases_of_two_nodes_are_measured(tmp_path: Path, tiny_model_dir: Pat
         *("--prompt-tokens", "400", "--json", str(json_file)),
         *("--case", "tiers", "--case", "handoff", "--case", "tbt"),
     )
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     report = msgspec.json.decode(json_file.read_bytes(), type=Report)
     assert [row.case for row in report.rows] == [
         "nvme TTFT / cold TTFT",
@@ -72,7 +68,7 @@ def test_a_throttled_node_is_measured_at_every_speed(tmp_path: Path, tiny_model_
         *("--model", str(tiny_model_dir), "--dram", "64MiB", "--pairs", "1"),
         *("--prompt-tokens", "400", "--case", "throttled", "--json", str(json_file)),
     )
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     report = msgspec.json.decode(json_file.read_bytes(), type=Report)
     speeds = ("unthrottled", "100 Mbit/s", "10 Mbit/s", "1 Mbit/s")
     assert [row.case for row in report.rows] == [
@@ -85,7 +81,7 @@ def test_a_throttled_node_is_measured_at_every_speed(tmp_path: Path, tiny_model_
 
 def test_what_cannot_be_measured_ends_in_one_line() -> None:
     missing = bench_serve("--model", "/nowhere/model.gguf")
-    assert missing.returncode == 1
+    assert missing.exit_code == 1
     assert missing.stderr.startswith("moontide bench serve: ")
     assert "/nowhere/model.gguf" in missing.stderr
     assert len(missing.stderr.splitlines()) == 1
@@ -104,12 +100,12 @@ def test_what_cannot_be_measured_ends_in_one_line() -> None:
     ],
 )
 def test_r76_what_no_run_can_use_is_refused_before_it(flags: tuple[str, ...], told: str) -> None:
-    result = CliRunner().invoke(serve, flags)
+    result = bench_serve(*flags)
     assert result.exit_code == 2
     assert told in result.output
 
 
 def test_a_report_that_could_not_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
     result = bench_serve("--json", str(tmp_path / "missing" / "report.json"))
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert "there is no folder" in result.stderr
