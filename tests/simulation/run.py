@@ -17,6 +17,7 @@ from .cluster import Cluster, Node
 from .history import History
 from .machine.scheduler import START_SECONDS
 from .machine.world import World
+from .replicated import Replicated
 from .trouble import Trouble
 from .visitors import Visitors
 
@@ -28,6 +29,8 @@ COLLECTIONS = 3
 """Coroutines of killed daemons are closed by the first, and what they held goes with the next."""
 QUIET_SECONDS = 12.0
 """After the last trouble, for leases, pins and retries to end."""
+CALM_SECONDS = 6.0
+"""Of these, until a replica is surely made of what is put."""
 
 
 @dataclass
@@ -94,11 +97,17 @@ def _live(
     finally:
         troubles += trouble.log
         wrong += visitors.failures
-    world.scheduler.sleep(QUIET_SECONDS)
+    replicated = Replicated(cluster, world.rng.choice(cluster.nodes))
+    world.scheduler.sleep(CALM_SECONDS)
+    wrong += replicated.put()
+    world.scheduler.sleep(QUIET_SECONDS - CALM_SECONDS)
     for node in cluster.nodes:
         wrong += _left_over(cluster, node)
+    cluster.kill(replicated.node)
+    wrong += replicated.read_at_others()
     for node in cluster.nodes:
-        cluster.terminate(node)
+        if node.is_up:
+            cluster.terminate(node)
 
 
 def _left_over(cluster: Cluster, node: Node) -> list[str]:

@@ -40,7 +40,7 @@ class Trouble:
         self._rng = random.Random(world.rng.getrandbits(64))
         self._hit: set[str] = set()  # nodes that are in trouble
         self._alone = False  # nothing else may begin
-        self._acts: tuple[Callable[[Node], None], ...] = (
+        acts: tuple[Callable[[Node], None], ...] = (
             self._kill,
             self._restart,
             self._lose_power,
@@ -51,6 +51,7 @@ class Trouble:
             self._forget_record,
             self._kill_visitor,
         )
+        self._acts = self._rng.sample(acts, self._rng.randint(2, len(acts)))
 
     def make(self, until: float) -> None:
         """Returns after `until`, when nothing is wrong any more."""

@@ -27,8 +27,9 @@ from .history import EVERY_KEY, Call, Fate, History, Kind
 from .machine.world import World
 
 T = TypeVar("T")
-NUM_KEYS = 6
 SIZES = (0, 1, 100, 3000, 20_000, 90_000)
+INCLINATIONS = (0.1, 1.0, 1.0, 5.0)
+"""To each kind of call: no client is like another."""
 SLACK_RATIO, SLACK_SECONDS = 0.06, 0.15
 """How much later than its deadline a call may end."""
 LAYOUT = KVLayout((Group("full", 2, 2, 8, "float16"),))
@@ -48,6 +49,7 @@ class Visitor:
         name: str,
         node: Node,
         transport: str,
+        num_keys: int,
         failures: list[str],
     ) -> None:
         self.name = name
@@ -56,9 +58,25 @@ class Visitor:
         self._cluster = cluster
         self._history = history
         self._transport = transport
+        self._keys = [f"k{number}" for number in range(num_keys)]
         self._failures = failures
         self._rng = random.Random(world.rng.getrandbits(64))
         self._puts = 0
+        acts: tuple[tuple[int, Callable[[StoreClient], None]], ...] = (
+            (20, self._put),
+            (15, self._replace),
+            (8, self._remove),
+            (30, self._get),
+            (6, self._get_many),
+            (6, self._view),
+            (4, self._pin),
+            (3, self._look),
+            (1, self._clear),
+            (1, self._empty),
+            (10, self._blocks),
+        )
+        self._acts = [act for _, act in acts]
+        self._weights = [weight * self._rng.choice(INCLINATIONS) for weight, _ in acts]
 
     def run(self, ends_at: float) -> None:
         client: StoreClient | None = None
@@ -75,20 +93,7 @@ class Visitor:
         return self._cluster.connect(self.node, self._transport, 2.0)
 
     def _act(self, client: StoreClient) -> None:
-        acts: tuple[tuple[int, Callable[[StoreClient], None]], ...] = (
-            (20, self._put),
-            (15, self._replace),
-            (8, self._remove),
-            (30, self._get),
-            (6, self._get_many),
-            (6, self._view),
-            (4, self._pin),
-            (3, self._look),
-            (1, self._clear),
-            (1, self._empty),
-            (10, self._blocks),
-        )
-        (act,) = self._rng.choices([act for _, act in acts], [weight for weight, _ in acts])
+        (act,) = self._rng.choices(self._acts, self._weights)
         act(client)
 
     # -- string entries -----------------------------------------------------------------
@@ -176,7 +181,7 @@ class Visitor:
                     self._fail(f"{call.key} changed while it was pinned")
 
     def _look(self, client: StoreClient) -> None:
-        keys, timeout_s = [f"k{number}" for number in range(NUM_KEYS)], self._timeout()
+        keys, timeout_s = self._keys, self._timeout()
         for what, call in (("exists", client.exists_many), ("prefetch", client.prefetch)):
             self._bounded(what, timeout_s, lambda call=call: call(keys, timeout_s=timeout_s))
 
@@ -205,15 +210,16 @@ class Visitor:
 
     def _store_blocks(self, kv: BlockStore, tokens: Sequence[int], timeout_s: float) -> None:
         keys = kv.keys(tokens)
-        with kv.writer(tokens, timeout_s=timeout_s) as writer:
+        replicas = self._rng.choice((1, 1, 2))
+        with kv.writer(tokens, replicas=replicas, timeout_s=timeout_s) as writer:
             for layer in range(kv.num_layers):
-                writer.layer(layer, [_block(key, layer, kv.layer_bytes(layer)) for key in keys])
+                writer.layer(layer, [block_of(key, layer, kv.layer_bytes(layer)) for key in keys])
         self._history.counts["blocks stored"] += len(keys)
 
     def _read_blocks(self, kv: BlockStore, tokens: Sequence[int], timeout_s: float) -> None:
         with kv.reader(tokens, timeout_s=timeout_s) as reader:
             for layer in range(kv.num_layers):
-                wanted = [_block(key, layer, kv.layer_bytes(layer)) for key in reader.blocks]
+                wanted = [block_of(key, layer, kv.layer_bytes(layer)) for key in reader.blocks]
                 if list(map(bytes, reader.layer(layer))) != wanted:
                     self._fail(f"blocks of {tokens} differ in layer {layer}")
             self._history.counts["blocks read"] += len(reader.blocks)
@@ -245,7 +251,7 @@ class Visitor:
 
     def _begin(self, kind: Kind, value: bytes | None, *, key: str = "") -> Call:
         """Of any key, unless told."""
-        key = key or f"k{min(self._rng.randrange(NUM_KEYS), self._rng.randrange(NUM_KEYS))}"
+        key = key or min(self._rng.choice(self._keys), self._rng.choice(self._keys))
         now = self._world.now
         return self._history.add(Call(self.name, self.node.name, kind, key, value, now))
 
@@ -261,6 +267,7 @@ def _data(call: Call) -> bytes:
     return call.value
 
 
-def _block(key: BlockKey, layer: int, num_bytes: int) -> bytes:
+def block_of(key: BlockKey, layer: int, num_bytes: int) -> bytes:
+    """What the block with this key is in every world."""
     seed = xxhash.xxh3_64_digest(key + bytes([layer]))
     return (seed * (num_bytes // len(seed) + 1))[:num_bytes]

@@ -14,6 +14,8 @@ from .visitor import Visitor
 
 PATIENCE_SECONDS = 60.0
 """For a visitor to end after its time."""
+NUMS_OF_KEYS = (1, 2, 6)
+"""One for each world: the fewer, the more happens to each."""
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Visitors:
         self._cluster = cluster
         self._history = history
         self._ends_at = ends_at
+        self._num_keys = world.rng.choice(NUMS_OF_KEYS)
         self._names = itertools.count()
         self._seats = [
             self._take_seat(node, transport, node.host if transport == "unix" else f"10.0.1.{i}")
@@ -50,6 +53,7 @@ class Visitors:
             name=f"c{next(self._names)}",
             node=node,
             transport=transport,
+            num_keys=self._num_keys,
             failures=self.failures,
         )
         process = self._world.process(visitor.name, host)

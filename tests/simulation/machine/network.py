@@ -17,8 +17,8 @@ PATIENCE_SECONDS = 30.0
 LOCAL_SECONDS = 20e-6
 RETRY_SECONDS = 1.0
 """Between two attempts to connect over a link that is cut."""
-LOSS_RATIO, RESEND_SECONDS = 0.03, 0.3
-"""Of packets between hosts, and when at most they are sent again."""
+LOSS_RATIOS, RESEND_SECONDS = (0.0, 0.03, 0.2), 0.3
+"""Of packets between hosts, one for each world, and when at most they are sent again."""
 FIRST_PORT = 40_000
 
 Address = tuple[str, int] | str
@@ -128,6 +128,7 @@ class Network:
         self.listeners: dict[Address, Socket] = {}
         self.stalled: list[Pipe] = []
         self.delay_seconds = 100e-6
+        self.loss_ratio = scheduler.rng.choice(LOSS_RATIOS)
         self._cut: set[frozenset[str]] = set()
         self._down: set[str] = set()
         self._slow: dict[frozenset[str], float] = {}  # bytes a second
@@ -157,7 +158,8 @@ class Network:
                 pipe.resume()
 
     def heal(self) -> None:
-        """Every link."""
+        """Every link; and nothing is lost any more."""
+        self.loss_ratio = 0.0
         for link in {*self._cut, *self._slow}:
             self.mend(*link)
 
@@ -177,7 +179,7 @@ class Network:
         if a == b:
             return LOCAL_SECONDS * rng.uniform(0.5, 2.0)
         seconds = self.delay_seconds * rng.uniform(0.5, 2.0)
-        if rng.random() < LOSS_RATIO:
+        if rng.random() < self.loss_ratio:
             seconds += rng.uniform(0.0, RESEND_SECONDS)
         rate = self._slow.get(frozenset((a, b)))
         return seconds if rate is None else seconds + num_bytes / rate
