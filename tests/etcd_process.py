@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .ports import free_port
+
 START_SECONDS = 60.0
 
 
@@ -21,7 +23,7 @@ class EtcdProcess:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._client, self._peer = _free_ports(2)
+        self._client, self._peer = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -81,11 +83,3 @@ def etcd_process(folder: Path) -> Iterator[EtcdProcess]:
         yield process
     finally:
         process.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

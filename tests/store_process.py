@@ -18,6 +18,7 @@ from typing import Protocol
 from moontide.kvstore import connect
 from moontide.kvstore.daemon.data_dir import read_state
 
+from .ports import free_port
 from .prepared_process import PreparedProcess
 
 START_SECONDS = 90.0
@@ -67,7 +68,7 @@ class StoreProcess:
         return [
             *("store", "--data-dir", str(self.data_dir), "--socket", str(self.socket)),
             *("--token-file", str(self.token_file), "--node-id", "node-a"),
-            *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+            *("--listen", f"127.0.0.1:{free_port()}", "--admin", "127.0.0.1:0"),
             *self._args,
             *more,
         ]

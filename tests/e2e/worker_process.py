@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,18 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ..ports import free_port
 from ..waiting import wait_until
 
-START_SECONDS = 30.0
+START_SECONDS = 90.0
+"""For all that a start imports, on a slow and busy machine; one that fails is told at once."""
 BLOCK = 8
 MOONTIDE = str(Path(sys.executable).with_name("moontide"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def environment() -> dict[str, str]:
