@@ -31,7 +31,7 @@ from .fake_model import LAYOUT, MODEL, NAMESPACE, TOKEN
 from .fake_worker import FakeWorker
 
 P = ParamSpec("P")
-TEST_SECONDS = 40.0
+TEST_SECONDS = 90.0
 
 
 def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
