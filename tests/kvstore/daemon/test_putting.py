@@ -208,3 +208,16 @@ def test_lengths_without_room_for_the_checksums_are_refused(
     assert isinstance(reply, wire.Failure)
     assert reply.code == "invalid_request"
     assert client.put("fine", b"value") == STORED
+
+
+def test_neighbours_come_in_whatever_order_they_are_asked_for(client: RawClient) -> None:
+    items = items_of([4096, 4096, 0, 4096, 100, 64, 64, 4096, 4096])
+    put_all(client, items)
+    client.put("apart", b"apart")
+    values = {**dict(items), "apart": b"apart"}
+    rng = random.Random(1)
+    for _ in range(50):
+        asked = rng.choices([*values, "absent"], k=12)
+        answer = client.call(wire.Get([entry_id(key) for key in asked]))
+        assert answer.payload == b"".join(values.get(key, b"") for key in asked)
+        assert answer.message.sizes == [len(values[key]) if key in values else -1 for key in asked]
