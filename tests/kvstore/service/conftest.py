@@ -30,6 +30,11 @@ TOKEN = "token-of-the-test-service"
 START_SECONDS = 10.0
 
 
+@pytest.fixture(autouse=True)
+def _garbage_fails_its_own_test(own_garbage: None) -> None:
+    """See there."""
+
+
 class Query(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
     tier: str | None = None

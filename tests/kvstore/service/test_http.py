@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -273,14 +274,13 @@ def test_requests_over_the_bound_are_told_to_come_back(serve: Serve) -> None:
 
 def test_connections_over_the_bound_are_refused(serve: Serve) -> None:
     served = serve(limits=Limits(connections=2, shutdown_seconds=0.2))
-    held = [socket.create_connection(served.address, timeout=10) for _ in range(2)]
-    for each in held:
-        each.sendall(_head("GET", "/healthz"))
-        assert _status(each) == 200
-    with socket.create_connection(served.address, timeout=10) as third:
-        _expect_closed(third)
-    for each in held:
-        each.close()
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            held = stack.enter_context(socket.create_connection(served.address, timeout=10))
+            held.sendall(_head("GET", "/healthz"))
+            assert _status(held) == 200
+        with socket.create_connection(served.address, timeout=10) as third:
+            _expect_closed(third)
     wait_until(lambda: _answers(served))
 
 
