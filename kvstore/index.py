@@ -215,6 +215,15 @@ class PrefixIndex:
             if tier != "hbm" and blocks.get(key, 0) & bit
         }
 
+    def namespaces_of(self, key: BlockKey) -> set[str]:
+        """Of the stores that have a shard of this block (digests, hex): one, unless keys lie."""
+        return {
+            namespace
+            for state in self._streams.values()
+            for namespace, locations in state.namespaces.items()
+            if any(key in blocks for blocks in locations.values())
+        }
+
     def streams(self) -> dict[str, StreamView]:
         return {
             name: StreamView(s.source, s.phase, s.seq, s.num_blocks, s.resyncs, s.skipped)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from moontide.transfer import TlsFiles
 
 from ..errors import Busy
-from ..keys import Namespace
+from ..keys import Extra, Namespace, TokenIds
 from ..layout import Shard
 from ..types import IfExists, Instance, PutResult
 from .async_pinned import AsyncPinnedKeys
@@ -150,6 +150,24 @@ class AsyncClient:
 
     async def remove_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> int:
         return await self._call(timeout_s, self._client.remove_many, keys)
+
+    async def remove_blocks(
+        self,
+        namespace: Namespace,
+        token_ids: TokenIds,
+        *,
+        first_block: int = 0,
+        extra: Extra = (),
+        timeout_s: float | None = None,
+    ) -> int:
+        return await self._call(
+            timeout_s,
+            self._client.remove_blocks,
+            namespace,
+            token_ids,
+            first_block=first_block,
+            extra=extra,
+        )
 
     async def clear(self, *, nodes: ClearedNodes = "all", timeout_s: float | None = None) -> int:
         return await self._call(timeout_s, self._client.clear, nodes=nodes)

@@ -17,7 +17,15 @@ from moontide.transfer.types import Instance
 
 from .. import wire
 from ..errors import Conflict, InvalidRequest
-from ..keys import EntryId, Namespace, string_entry_id, string_entry_ids
+from ..keys import (
+    EntryId,
+    Extra,
+    Namespace,
+    TokenIds,
+    block_keys,
+    string_entry_id,
+    string_entry_ids,
+)
 from ..layout import Shard
 from ..tls import open_tls
 from ..types import IfExists, PutResult, PutStatus
@@ -194,6 +202,27 @@ class StoreClient:
         removed = 0
         for part in batches(entries):
             message = wire.Remove(list(entries[part]))
+            removed += _count(self._link.act(message, deadline).reply)
+        return removed
+
+    def remove_blocks(
+        self,
+        namespace: Namespace,
+        token_ids: TokenIds,
+        *,
+        first_block: int = 0,
+        extra: Extra = (),
+        timeout_s: float | None = None,
+    ) -> int:
+        """Removes the full blocks of a prompt from `first_block` on, in all of their shards, at
+        every node, whoever put them: also for prompts that share them. A node that is away forgets
+        the namespace before it serves again. How many were there."""
+        deadline = self._begin(timeout_s)
+        keys = block_keys(namespace, token_ids, extra=extra)[first_block:]
+        entries = [EntryId(b"k" + key) for key in keys]  # of each all shards
+        removed = 0
+        for part in batches(entries):
+            message = wire.Remove(list(entries[part]), namespaces=[namespace.digest])
             removed += _count(self._link.act(message, deadline).reply)
         return removed
 

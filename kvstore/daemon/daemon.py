@@ -45,6 +45,7 @@ from .listeners import UnixListener
 from .live_settings import LiveSettings
 from .needs import check_needs
 from .peers import Peers
+from .removals import BlockRemovals
 from .server import DataServer
 from .settings import StoreSettings
 from .sources import Sources
@@ -116,10 +117,15 @@ class StoreDaemon:
             self._absences = Absences(
                 self._membership, self._data_dir.path, self._store.instance.node
             )
+            self._removals = BlockRemovals(
+                self._store, self._tiering, self._membership, self._data_dir.path
+            )
+            stack.push_async_callback(self._removals.close)
             if self._peers is not None:
                 self._peers.start(
                     self._floors.of,
                     self._absences.bar,
+                    self._removals,
                     locate=self._tiering.locate_key if self._tiering is not None else None,
                 )
                 stack.push_async_callback(self._peers.close)
@@ -159,7 +165,8 @@ class StoreDaemon:
         return self._keeper is not None and self._keeper.is_held_for(BEAT_SECONDS)
 
     def _lapsed(self) -> None:
-        """Our lease may have ended: others change string entries without us."""
+        """Our lease may have ended: others change string entries and remove blocks without us."""
+        self._removals.unsettle()
         if self._peers is not None:
             self._peers.left()
             self._forget_strings(_ignore)
@@ -180,6 +187,7 @@ class StoreDaemon:
         except (StoreError, OSError) as error:  # a TimeoutError, too: of the disk, or a file server
             logger.warning("strings_unproven next_start=forgets-them error=%r", error)
             self._forget_strings(_ignore)
+        await self._removals.settle(FORGET_SECONDS)
 
     def _forget_strings(self, then: Callable[[bool], None]) -> None:
         """Ours may be older than what others have. KV blocks are what their keys say, whoever else

@@ -27,7 +27,7 @@ import msgspec
 
 from ..durable import write_durably
 from ..errors import StoreError, StoreUnavailable
-from ..membership import NODE_MARK, Membership
+from ..membership import NODE_MARK, REMOVAL_MARK, Membership
 from ..store import Store, Sweep
 from .tiers import NOT_DURABLE, Tiering
 
@@ -282,9 +282,9 @@ class FloorKeeper:
 
 
 def _is_namespace(name: str) -> bool:
-    """Not a store's mark, nor what no store of this release would write."""
+    """Not a store's mark or a number of removals, nor what no store of this release writes."""
     try:
-        return not name.startswith(NODE_MARK) and bytes.fromhex(name).hex() == name
+        return not name.startswith((NODE_MARK, REMOVAL_MARK)) and bytes.fromhex(name).hex() == name
     except ValueError:
         return False
 

@@ -6,7 +6,7 @@ and from that moment on the block counts, while its layers arrive one by one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
@@ -77,8 +77,8 @@ Spread = Callable[[int], None]
 
 
 class EntryChanges(Protocol):
-    """String entries changed in the whole cluster. Once a change is applied, no store hands out an
-    older value."""
+    """String entries changed, and blocks removed, in the whole cluster. Once a change is applied,
+    no store hands out an older value, or the block."""
 
     def check_writable(self, entries: Sequence[EntryId]) -> None:
         """Raises Busy while another store changes one of these."""
@@ -86,15 +86,28 @@ class EntryChanges(Protocol):
     def fence(
         self, entries: Sequence[EntryId], holder: str, seconds: float, known: Sequence[str]
     ) -> None:
-        """Another store, by its instance, changes these for so long; 0: it has. `known`: the stores
+        """Another store, by its instance, changes these for so long. `known`: the stores
         (instances) that it asks. Raises Busy."""
+
+    def unfence(
+        self, entries: Sequence[EntryId], holder: str, numbers: Mapping[bytes, int]
+    ) -> None:
+        """It has changed them. `numbers`: see `BlockRemovals.count`."""
 
     def check_replicas(self, replicas: int) -> None:
         """Raises StoreUnavailable when there are fewer stores."""
 
-    def change(self, entries: Sequence[EntryId], apply: Apply, fail: Fail) -> None:
+    def change(
+        self,
+        entries: Sequence[EntryId],
+        apply: Apply,
+        fail: Fail,
+        *,
+        namespaces: Collection[bytes] = (),
+    ) -> None:
         """Calls one of the two. `fail` gets a retryable error: a store that cannot be reached, or
-        too many changes of the same entries at once."""
+        too many changes of the same entries at once. Blocks among them are removed in all of their
+        shards; `namespaces`: of these, as far as the asker knows."""
 
     def want(self, entries: Sequence[EntryId], replicas: int) -> None:
         """So many replicas of these are wanted in all: one that goes with its store is made

@@ -12,6 +12,7 @@ from .memory import MemoryMembership
 from .records import (
     MAX_ID_CHARS,
     NODE_MARK,
+    REMOVAL_MARK,
     Member,
     Membership,
     Record,
@@ -24,6 +25,7 @@ from .records import (
 __all__ = [
     "DEFAULT_TTL_S",
     "NODE_MARK",
+    "REMOVAL_MARK",
     "FileMembership",
     "Keeper",
     "MAX_ID_CHARS",

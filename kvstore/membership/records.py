@@ -10,6 +10,8 @@ import msgspec
 MAX_ID_CHARS = 100
 NODE_MARK = b"node/".hex()
 """Of the names that have floors, those of stores begin with it (daemon/absences.py)."""
+REMOVAL_MARK = b"removed/".hex()
+"""And those that count the removals of blocks of a namespace (daemon/removals.py)."""
 
 
 class StoreRecord(msgspec.Struct, frozen=True, kw_only=True, tag="store", tag_field="kind"):

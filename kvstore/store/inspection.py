@@ -64,6 +64,10 @@ class Inspection:
         slot = self._catalog.committed.get(entry)
         return None if slot is None or not self._is_listed(slot, b"") else self._info(slot, now)
 
+    def ids_of(self, block: EntryId) -> list[EntryId]:
+        stored = dict.fromkeys(shard for each in self._namespaces for shard in each.stored)
+        return [EntryId(block + shard) for shard in stored]
+
     def parent_of(self, entry: EntryId) -> bytes:
         catalog = self._catalog
         slot = catalog.committed.get(entry)
@@ -74,8 +78,7 @@ class Inspection:
         """Of a block without its shard: what is known of the first shard of which anything is."""
         explained = self._explain(entry)
         if is_block(entry) and not shard_of(entry):
-            stored = dict.fromkeys(shard for each in self._namespaces for shard in each.stored)
-            shards = (self._explain(EntryId(entry + shard)) for shard in stored)
+            shards = map(self._explain, self.ids_of(entry))
             explained = next((each for each in shards if each.state != "unknown"), explained)
         return explained
 

@@ -141,6 +141,11 @@ class Store(StoreWriting, StoreFinding, StoreDemoting):
         """As `list_blocks` shows it; None: it does not lie here, or is one request's own."""
         return self._inspection.info(entry, now)
 
+    def ids_of(self, block: EntryId) -> list[EntryId]:
+        """Of a block (b"k" + key), in every shard that was stored since the start, of whatever
+        namespace; it need not be here."""
+        return self._inspection.ids_of(block)
+
     def parent_of(self, entry: EntryId) -> bytes:
         """Key of the block before this one, as far as both lie in DRAM; else b""."""
         return self._inspection.parent_of(entry)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 
 import msgspec
+from aiohttp import web
 
 from ...errors import StoreError
 from ...keys import EntryId
@@ -16,7 +17,7 @@ from ...store import EntryPage, Explanation
 from ...types import Tier
 from ..peers import Peers
 from ..sources import EntryChanges
-from .bodies import BlockAnswer, BlocksQuery, KeyQuery, RemoveAnswer
+from .bodies import BlockAnswer, BlocksQuery, KeyQuery, RemoveAnswer, RemoveQuery
 from .disk import CURSOR
 from .keys import TextKey, parse_key, parse_key_prefix, parse_namespace, parse_path_key
 from .listing import Listing
@@ -50,7 +51,8 @@ class BlockRoutes:
                 method="DELETE",
                 path="/v1/blocks/{key:.+}",
                 handler=self._remove_block,
-                summary="Remove a string entry at every node, or a block's shards here",
+                summary="Remove a string entry, or all shards of a block, at every node",
+                query=RemoveQuery,
                 response=RemoveAnswer,
             ),
             Route(
@@ -79,16 +81,17 @@ class BlockRoutes:
         return EntryPage(page.entries, CURSOR)
 
     async def _get_block(self, call: Plain) -> BlockAnswer:
-        text = _raw_key(call)
+        text = _raw_key(call.http)
         entries = await self._listing.entries_of(parse_path_key(text))
         if not entries:
             raise HttpError(404, "not_found", f"nothing is stored under {text[:200]}")
         return BlockAnswer(entries[0].key, entries)
 
-    async def _remove_block(self, call: Plain) -> RemoveAnswer:
-        key = parse_path_key(_raw_key(call))
-        if self._peers is not None and not key.is_block:
-            return await self._remove_everywhere(self._peers.changes, EntryId(key.entry_id))
+    async def _remove_block(self, call: Call[None, RemoveQuery]) -> RemoveAnswer:
+        key = parse_path_key(_raw_key(call.http))
+        namespace = parse_namespace(call.query.namespace)
+        if self._peers is not None:
+            return await self._remove_everywhere(self._peers.changes, key, namespace)
         shards = {bytes.fromhex(entry.shard) for entry in await self._listing.entries_of(key)}
         entries = [EntryId(key.entry_id + shard) for shard in shards]
         self._listing.store.remove(entries, time.monotonic())
@@ -96,29 +99,33 @@ class BlockRoutes:
             await self._listing.disk.drop(entries)
         return RemoveAnswer(len(entries))
 
-    async def _remove_everywhere(self, changes: EntryChanges, entry: EntryId) -> RemoveAnswer:
+    async def _remove_everywhere(
+        self, changes: EntryChanges, key: TextKey, namespace: bytes | None
+    ) -> RemoveAnswer:
         """As a client's removal: gone here while no other store has it or changes it."""
-        store, disk = self._listing.store, self._listing.disk
-        gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        store, disk, entry = self._listing.store, self._listing.disk, EntryId(key.entry_id)
+        found = await self._listing.entries_of(key)
+        here = {EntryId(key.entry_id + bytes.fromhex(each.shard)) for each in found}
+        gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         dropping: list[asyncio.Task[None]] = []
 
         def apply(dropped: AbstractSet[EntryId]) -> None:
-            was_here = store.remove([entry], time.monotonic())
+            ids = list(here.union(store.ids_of(entry) if key.is_block else [entry]))
+            was_here = store.remove(ids, time.monotonic())
             if disk is not None:
-                dropping.append(asyncio.create_task(disk.drop([entry])))
+                dropping.append(asyncio.create_task(disk.drop(ids)))
             if not gone.done():  # whoever asked may have gone away
-                gone.set_result(bool(was_here or dropped))
+                gone.set_result(max(was_here, len(dropped)))
 
         def fail(error: StoreError) -> None:
             if not gone.done():
                 gone.set_exception(error)
 
-        was_there = bool(disk and disk.entries_of(TextKey(False, entry[1:])))
-        changes.change([entry], apply, fail)
-        was_there |= await gone
+        changes.change([entry], apply, fail, namespaces=[namespace] if namespace else ())
+        num_gone = await gone
         for task in dropping:
             await task
-        return RemoveAnswer(int(was_there))
+        return RemoveAnswer(max(num_gone, len(here)))
 
     async def _explain(self, call: Call[None, KeyQuery]) -> Explanation:
         key = parse_key(call.query.key)
@@ -138,6 +145,6 @@ class BlockRoutes:
         return msgspec.structs.replace(explained, replicas=wanted, nodes=tuple(nodes))
 
 
-def _raw_key(call: Plain) -> str:
+def _raw_key(request: web.Request) -> str:
     """The key in the path, not decoded: decoding twice would make another key of one with a %."""
-    return call.http.rel_url.raw_path.removeprefix("/v1/blocks/")
+    return request.rel_url.raw_path.removeprefix("/v1/blocks/")

@@ -43,6 +43,12 @@ class BlockAnswer(Struct, frozen=True):
     entries: list[EntryInfo]
 
 
+class RemoveQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`namespace` (hex digest) of a block that perhaps only nodes have which are away now."""
+
+    namespace: DigestText | None = None
+
+
 class RemoveAnswer(Struct, frozen=True):
     removed: int
 

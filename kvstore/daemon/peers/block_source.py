@@ -16,6 +16,7 @@ from ...layout import Shard
 from ...store import FILL_OWNER
 from ...types import Tier
 from ..sources import BlocksWanted, Then
+from .fences import Fences
 from .filling import FillTools, PeerFill
 from .news import CompletingSource
 from .offers import Offer, RemoteEntry
@@ -48,9 +49,11 @@ class PeerBlockSource:
         roster: Roster,
         index: PrefixIndex,
         tasks: TaskGroup,
+        fences: Fences,
         *,
         copies: RemoteCopies,
     ) -> None:
+        self._fences = fences
         self._copy_seconds = COPY_SECONDS if copies == "drop" else None
         self._tools = tools
         self._roster = roster
@@ -82,7 +85,8 @@ class PeerBlockSource:
         best = self._best(search)
         if best is None:
             return False
-        neighbour, keys = best
+        neighbour, keys = best[0], self._fences.leading(best[1], time.monotonic())
+        num_fences = self._fences.num_block_fences
         search.asked.add(neighbour.record.instance)
         digest = search.namespace.digest
         floor = self._tools.floor_of(digest)
@@ -95,7 +99,8 @@ class PeerBlockSource:
             logger.info("peer_lookup_failed peer=%s reason=%s", neighbour.record.id, error)
             blocks.pins.release()
             return True
-        if self._tools.floor_of(digest) != floor:  # raised meanwhile: the offer lies below it
+        is_void = self._fences.num_block_fences != num_fences  # some may have been removed
+        if is_void or self._tools.floor_of(digest) != floor:  # raised: the offer lies below it
             blocks.pins.release()
             return False
         pieces, has_room = self._reserve(search, neighbour.record.id, keys, offer)

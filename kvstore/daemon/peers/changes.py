@@ -1,5 +1,5 @@
-"""Changes of string entries: replaces, removals, and puts with replicas, one after another for each
-key, whichever store they are asked of.
+"""Changes of string entries (replaces, removals, puts with replicas) and removals of blocks, one
+after another for each key, whichever store they are asked of.
 
   fence here ─► at the key's home ─► at all others ─► nobody joined ─► apply here ─► release all
                 each fence: drop the entry, take in no copy of it until released
@@ -10,7 +10,7 @@ tries again. So when a change is applied, no other store holds an older value or
 one, and none is being changed elsewhere. A store that cannot be reached might, and so might one
 that a store which is fenced knows and the changing one does not: then the change fails, retryable,
 naming it. A store that is away, its record gone, is barred: it forgets what it has before it serves
-again (daemon/absences.py).
+again (of strings daemon/absences.py, of blocks daemon/removals.py).
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import compress
 
 from blake3 import blake3
 
 from ... import wire
 from ...errors import Busy, StoreError, StoreTimeout, StoreUnavailable
-from ...keys import EntryId
+from ...keys import EntryId, is_block
 from ...store import Store
+from ..removals import BlockRemovals
 from ..sources import Apply, Fail, Spread
 from .block_source import RemoteCopies
 from .fences import Fences
@@ -43,6 +44,8 @@ FENCE_SECONDS = 10.0
 """How long a fence outlives a holder that never releases it."""
 ASK_SECONDS = 2.0
 RETRY_SECONDS = 0.02
+NamespacesOf = Callable[[EntryId], set[bytes]]
+"""Digests of those that a block (b"k" + key) is of, as far as is known: one, or none."""
 Bar = Callable[[Collection[str]], None]
 """See `Absences.bar`."""
 COPY_SECONDS = 2.0
@@ -57,7 +60,7 @@ def home_of(entry: EntryId, nodes: Sequence[str]) -> str:
     return max(nodes, key=lambda node: (blake3(node.encode() + b"\0" + entry).digest(8), node))
 
 
-class StringChanges:
+class ClusterChanges:
     """See `EntryChanges`."""
 
     def __init__(
@@ -68,10 +71,15 @@ class StringChanges:
         tasks: TaskGroup,
         *,
         bar: Bar,
+        removals: BlockRemovals,
+        namespaces_of: NamespacesOf,
         repair: Repair,
         copies: RemoteCopies,
     ) -> None:
+        self._store = store
         self._bar = bar
+        self._removals = removals
+        self._namespaces_of = namespaces_of
         self._repair = repair
         self._copies = copies
         self._wanted = repair.wanted
@@ -89,15 +97,29 @@ class StringChanges:
     def fence(
         self, entries: Sequence[EntryId], holder: str, seconds: float, known: Sequence[str]
     ) -> None:
+        self._check_is_store(holder)
+        self._check_known(known)
+        if any(map(is_block, entries)):
+            self._removals.check_settled()
+        self._forget_wanted(entries)
+        now = time.monotonic()
+        self._fences.take(entries, holder, now + seconds, now)
+
+    def unfence(
+        self, entries: Sequence[EntryId], holder: str, numbers: Mapping[bytes, int]
+    ) -> None:
+        self._check_is_store(holder)
+        self._fences.release(entries, holder)
+        if numbers:
+            self._tasks.start(self._removals.note(numbers))
+
+    def _check_is_store(self, holder: str) -> None:
         if self._roster.find(holder) is None:
             raise Busy(f"{holder[:200]} is no store of this cluster, as far as is known yet")
-        if seconds > 0:
-            self._check_known(known)
-            self._wanted.forget(entries)
-            now = time.monotonic()
-            self._fences.take(entries, holder, now + seconds, now)
-        else:
-            self._fences.release(entries, holder)
+
+    def _forget_wanted(self, entries: Sequence[EntryId]) -> None:
+        for entry in entries:
+            self._wanted.forget(self._store.ids_of(entry) if is_block(entry) else [entry])
 
     def _check_known(self, stores: Sequence[str]) -> None:
         """Raises Busy unless all that we might take a copy from are among these; an older store
@@ -117,13 +139,20 @@ class StringChanges:
                 "start more"
             )
 
-    def change(self, entries: Sequence[EntryId], apply: Apply, fail: Fail) -> None:
+    def change(
+        self,
+        entries: Sequence[EntryId],
+        apply: Apply,
+        fail: Fail,
+        *,
+        namespaces: Collection[bytes] = (),
+    ) -> None:
         try:
             self._tasks.check_room()
         except Busy as busy:
             fail(busy)
         else:
-            self._tasks.start(self._change(entries, apply, fail))
+            self._tasks.start(self._change(entries, namespaces, apply, fail))
 
     def want(self, entries: Sequence[EntryId], replicas: int) -> None:
         self._wanted.want(entries, replicas)
@@ -146,16 +175,25 @@ class StringChanges:
 
     # -- changing ---------------------------------------------------------------------
 
-    async def _change(self, entries: Sequence[EntryId], apply: Apply, fail: Fail) -> None:
+    async def _change(
+        self, entries: Sequence[EntryId], namespaces: Collection[bytes], apply: Apply, fail: Fail
+    ) -> None:
+        concerned = self._concerned(entries, namespaces)
         self._last_change += 1
         holder = f"{self._instance}#{self._last_change}"
         deadline = time.monotonic() + CHANGE_SECONDS
         dropped: set[EntryId] = set()  # by every try
         while True:
             asked: list[Neighbour] = []
+            numbers: dict[bytes, int] = {}
             try:
-                await self._fence_all(entries, holder, asked, dropped, deadline)
-                self._wanted.forget(entries)
+                await self._fence_all(entries, holder, asked, dropped)
+                await self._settle_absent(entries, concerned, asked, numbers)
+                if time.monotonic() > deadline:
+                    raise StoreTimeout(f"the other stores took over {CHANGE_SECONDS:g} s to agree")
+                if numbers:
+                    await self._removals.note(numbers)
+                self._forget_wanted(entries)
                 apply(dropped)
                 return
             except Busy as error:
@@ -167,7 +205,7 @@ class StringChanges:
                 fail(error)
                 return
             finally:
-                self._release(entries, holder, asked)
+                self._release(entries, holder, asked, numbers)
             await asyncio.sleep(pause)
 
     async def _fence_all(
@@ -176,11 +214,11 @@ class StringChanges:
         holder: str,
         asked: list[Neighbour],
         dropped: set[EntryId],
-        deadline: float,
     ) -> None:
-        """Adds to `dropped` what went elsewhere. A store that joins after the last look at the
-        membership has nothing yet. Raises Busy when another change has one of the entries,
-        StoreUnavailable and StoreTimeout naming who could not be asked."""
+        """Adds to `dropped` what went elsewhere. Raises Busy when another change has one of the
+        entries, StoreUnavailable and StoreTimeout naming who could not be asked."""
+        if any(map(is_block, entries)):
+            self._removals.check_settled()
         now = time.monotonic()
         self._fences.take(entries, holder, now + FENCE_SECONDS, now)
         neighbours = {each.record.id: each for each in self._roster.neighbours()}
@@ -197,25 +235,52 @@ class StringChanges:
         for result in sorted(results, key=lambda r: isinstance(r, Busy)):
             if result is not None:
                 raise result
-        await self._settle_absent(agreed_nodes=nodes)
-        if any(each.record.instance not in agreed for each in self._roster.neighbours()):
-            raise Busy("a store joined the cluster meanwhile; retry later")
-        if time.monotonic() > deadline:
-            raise StoreTimeout(f"the other stores took more than {CHANGE_SECONDS:g} s to agree")
 
-    async def _settle_absent(self, agreed_nodes: Sequence[str]) -> None:
-        """Who did not agree forgets its string entries before it serves again, or is known by
-        now. Raises StoreUnavailable and StoreTimeout while the membership cannot be reached."""
+    async def _settle_absent(
+        self,
+        entries: Sequence[EntryId],
+        namespaces: Collection[bytes],
+        asked: Sequence[Neighbour],
+        numbers: dict[bytes, int],
+    ) -> None:
+        """Who did not agree forgets what was changed before it serves again, or is known by now: a
+        store that joins after this last look at the membership has nothing of it. Raises
+        StoreUnavailable and StoreTimeout while the membership cannot be reached, Busy when somebody
+        joined. `numbers` are this removal's at those who were there."""
+        agreed = {each.record.instance for each in asked}
         try:
-            await asyncio.to_thread(self._bar, agreed_nodes)
+            if not all(map(is_block, entries)):
+                nodes = [self._node, *(each.record.id for each in asked)]
+                await asyncio.to_thread(self._bar, nodes)
+            if namespaces:
+                numbers.update(await self._removals.count(namespaces))
             await self._roster.look()
         except OSError as error:
             raise StoreUnavailable(f"the membership took no note of the change: {error}") from error
+        if any(each.record.instance not in agreed for each in self._roster.neighbours()):
+            raise Busy("a store joined the cluster meanwhile; retry later")
 
-    def _release(self, entries: Sequence[EntryId], holder: str, asked: Sequence[Neighbour]) -> None:
+    def _release(
+        self,
+        entries: Sequence[EntryId],
+        holder: str,
+        asked: Sequence[Neighbour],
+        numbers: Mapping[bytes, int],
+    ) -> None:
         self._fences.release(entries, holder)
+        message = wire.Remove(
+            list(entries), 0.0, namespaces=[*numbers], numbers=[*numbers.values()]
+        )
         for neighbour in asked:
-            neighbour.link.tell(wire.Remove(list(entries), 0.0))
+            neighbour.link.tell(message)
+
+    def _concerned(
+        self, entries: Sequence[EntryId], namespaces: Collection[bytes]
+    ) -> Collection[bytes]:
+        """Namespaces of the blocks among these."""
+        if namespaces:
+            return namespaces
+        return set().union(*map(self._namespaces_of, filter(is_block, entries)))
 
     # -- replicas ---------------------------------------------------------------------
 

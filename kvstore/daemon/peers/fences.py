@@ -1,13 +1,14 @@
-"""Which string entries are being changed now, and by which store: meanwhile nobody else writes them
-here or brings copies of them."""
+"""Which entries are being changed now, and by which store: meanwhile nobody else writes strings
+among them here or brings copies of them."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 
 from ...errors import Busy
-from ...keys import EntryId
+from ...keys import BlockKey, EntryId, is_block
 
 MAX_FENCED = 65536
 
@@ -19,6 +20,8 @@ class Fences:
     def __init__(self) -> None:
         self._held: dict[EntryId, tuple[str, float]] = {}
         self._watched: list[set[EntryId]] = []
+        self.num_block_fences = 0
+        """Grows when blocks are fenced: what others said of theirs before that is void."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -35,6 +38,7 @@ class Fences:
                 raise Busy(f"{len(self._held)} entries are being changed, the limit; retry later")
         for entry in entries:
             self._held[entry] = (holder, until)
+        self.num_block_fences += any(map(is_block, entries))
         for unchanged in self._watched:
             unchanged.difference_update(entries)
 
@@ -50,6 +54,12 @@ class Fences:
             other = self._holder(entry, now)
             if other is not None and not other.startswith(store):
                 raise _changed(entry, other)
+
+    def leading(self, keys: Sequence[BlockKey], now: float) -> list[BlockKey]:
+        """Blocks before the first that is being removed."""
+        if not self._held:
+            return [*keys]
+        return [*takewhile(lambda key: not self.is_fenced(EntryId(b"k" + key), now), keys)]
 
     def is_fenced(self, entry: EntryId, now: float) -> bool:
         return self._holder(entry, now) is not None

@@ -18,14 +18,15 @@ from ... import wire
 from ...errors import StoreError
 from ...following import event_session
 from ...index import PrefixIndex
-from ...keys import EntryId
+from ...keys import BlockKey, EntryId, block_key_of
 from ...membership import Membership
 from ...nvme import NvmeLocation
 from ...store import Store
 from ..counters import TransportCounters
+from ..removals import BlockRemovals
 from ..sources import BlockSource, EntryChanges, HandOffSource, PeerEntries
 from .block_source import PeerBlockSource, RemoteCopies
-from .changes import Bar, StringChanges, home_of
+from .changes import Bar, ClusterChanges, home_of
 from .connection import LinkIdentity
 from .copies import PeerCopies
 from .entry_source import PeerEntrySource
@@ -127,7 +128,9 @@ class Peers:
             tls=tls,
         )
 
-    def start(self, floor_of: FloorOf, bar: Bar, locate: Locate | None) -> None:
+    def start(
+        self, floor_of: FloorOf, bar: Bar, removals: BlockRemovals, locate: Locate | None
+    ) -> None:
         """Serves the pool, and looks for the others. `locate`: what lies on disk here."""
         loop = asyncio.get_running_loop()
         store = self._store
@@ -146,7 +149,12 @@ class Peers:
         )
         tools = FillTools(store, self._reads, self._flow, self._verifiers, self._counters, floor_of)
         self.blocks: BlockSource = PeerBlockSource(
-            tools, self._roster, self._index, self._tasks, copies=self._remote_copies
+            tools,
+            self._roster,
+            self._index,
+            self._tasks,
+            self._fences,
+            copies=self._remote_copies,
         )
         self._strings = PeerEntrySource(tools, self._roster, self._index, self._tasks, self._fences)
         self.entries: PeerEntries = self._strings
@@ -161,12 +169,14 @@ class Peers:
             lies_here=self._those_here,
             replicate=self.copies.replicate,
         )
-        self.changes: EntryChanges = StringChanges(
+        self.changes: EntryChanges = ClusterChanges(
             store,
             self._roster,
             self._fences,
             self._tasks,
             bar=bar,
+            removals=removals,
+            namespaces_of=self._namespaces_of,
             repair=self._repair,
             copies=self._remote_copies,
         )
@@ -256,6 +266,14 @@ class Peers:
 
     def _those_here(self, entries: Sequence[EntryId]) -> list[Item]:
         return [item for item in map(self._item, entries) if item is not None]
+
+    def _namespaces_of(self, block: EntryId) -> set[bytes]:
+        """Digests of those that a block is of, here or at others."""
+        here = self._those_here(self._store.ids_of(block))
+        on_disk = self._locate(block) if self._locate is not None else ()
+        known = self._index.namespaces_of(BlockKey(block_key_of(block)))
+        known.update(location.namespace for location in on_disk)
+        return {*(item.namespace for item in here), *map(bytes.fromhex, known)}
 
     def _item(self, entry: EntryId) -> Item | None:
         info = self._store.info(entry, time.monotonic())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from ... import wire
@@ -22,18 +22,32 @@ Act = Callable[[AbstractSet[EntryId]], wire.Reply | Deferred]
 """Makes a change here; gets which entries went at other stores."""
 
 
-def once_agreed(changes: EntryChanges, entries: Sequence[EntryId], act: Act) -> Deferred:
-    """The answer of `act`, which runs while no other store has one of the entries."""
+def once_agreed(
+    changes: EntryChanges,
+    entries: Sequence[EntryId],
+    act: Act,
+    *,
+    namespaces: Collection[bytes] = (),
+) -> Deferred:
+    """The answer of `act`, which runs while no other store has one of the entries. `namespaces`: of
+    blocks among them, as far as is known."""
     late = StoreTimeout(f"{len(entries)} entries were not changed within {AGREE_SECONDS:g} s")
     return Deferred(
         AGREE_SECONDS + REMOVAL_SECONDS,
-        _Change(changes, entries, act).start,
+        _Change(changes, entries, act, namespaces).start,
         wire.Failure(late.code, str(late)),
     )
 
 
 class _Change:
-    def __init__(self, changes: EntryChanges, entries: Sequence[EntryId], act: Act) -> None:
+    def __init__(
+        self,
+        changes: EntryChanges,
+        entries: Sequence[EntryId],
+        act: Act,
+        namespaces: Collection[bytes],
+    ) -> None:
+        self._namespaces = namespaces
         self._changes = changes
         self._entries = entries
         self._act = act
@@ -42,7 +56,7 @@ class _Change:
 
     def start(self, respond: Respond) -> Callable[[], None]:
         self._respond = respond
-        self._changes.change(self._entries, self._apply, self._fail)
+        self._changes.change(self._entries, self._apply, self._fail, namespaces=self._namespaces)
         return self._cancel
 
     def _apply(self, dropped: AbstractSet[EntryId]) -> None:

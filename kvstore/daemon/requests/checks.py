@@ -13,6 +13,10 @@ from ...layout import SHARD_BYTES, Shard
 from ...wire import MAX_KEYS
 
 MAX_SECONDS = 86400.0
+MAX_NAMESPACES = 64
+"""Of one removal."""
+NAMESPACE_BYTES = 32
+_BLOCK_BYTES = 1 + BLOCK_KEY_BYTES
 _KV_ENTRY_BYTES = 1 + BLOCK_KEY_BYTES + SHARD_BYTES
 _MAX_READ_BYTES = 1 << 50
 _MAX_STRING_BYTES = 1 + MAX_STRING_KEY_BYTES
@@ -41,6 +45,22 @@ def entry_ids(entries: list[bytes]) -> list[EntryId]:
                 f"{_KV_ENTRY_BYTES - 1}"
             )
     return cast(list[EntryId], entries)
+
+
+def removable_ids(entries: list[bytes]) -> list[EntryId]:
+    """As `entry_ids`; blocks without their shards: all of them are meant."""
+    whole = [each for each in entries if len(each) != _BLOCK_BYTES or not each.startswith(b"k")]
+    entry_ids(whole)
+    num_entries(entries)
+    return [EntryId(each[:_BLOCK_BYTES] if is_block(each) else each) for each in entries]
+
+
+def namespaces(digests: Sequence[bytes]) -> None:
+    if any(len(digest) != NAMESPACE_BYTES for digest in digests) or len(digests) > MAX_NAMESPACES:
+        raise InvalidRequest(
+            f"{len(digests)} digests of namespaces; at most {MAX_NAMESPACES} of {NAMESPACE_BYTES} "
+            "bytes each"
+        )
 
 
 def num_entries(entries: Sequence[bytes]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import chain
 
 from ... import wire
 from ...errors import InvalidRequest, StoreError, StoreTimeout
@@ -23,26 +24,33 @@ CLEAR_SECONDS = 60.0
 
 
 def remove(peer: Peer, message: wire.Remove) -> wire.CountReply | Deferred:
-    """Blocks go from this node, string entries from every one."""
-    entries = checks.entry_ids(message.entries)
+    """From every node."""
+    entries = checks.removable_ids(message.entries)
+    checks.namespaces(message.namespaces)
     changes = peer.sources.changes
     if message.fence_s is not None:
-        return _fence(peer, entries, message.fence_s, message.known)
-    strings = [entry for entry in entries if not is_block(entry)]
-    if changes is None or not strings:
+        return _fence(peer, entries, message, message.fence_s)
+    if changes is None:
         return _remove_here(peer, entries)
-    return once_agreed(changes, strings, partial(_remove_here, peer, entries))
+    act = partial(_remove_here, peer, entries)
+    return once_agreed(changes, entries, act, namespaces=message.namespaces)
 
 
 def _fence(
-    peer: Peer, entries: list[EntryId], seconds: float, known: Sequence[str]
+    peer: Peer, entries: list[EntryId], message: wire.Remove, seconds: float
 ) -> wire.CountReply | Deferred:
     """Another store changes these entries: ours go, and no others come until it is done."""
     checks.seconds("fence_s", seconds)
-    if peer.sources.changes is None:
+    changes = peer.sources.changes
+    if changes is None:
         raise InvalidRequest("this store has no peers: it fences nothing")
-    peer.sources.changes.fence(entries, str(peer.client), seconds, known)
-    return _remove_here(peer, entries) if seconds else wire.CountReply(0)
+    if seconds:
+        changes.fence(entries, str(peer.client), seconds, message.known)
+        return _remove_here(peer, entries)
+    checks.same_length(namespaces=message.namespaces, numbers=message.numbers)
+    numbers = dict(zip(message.namespaces, message.numbers, strict=True))
+    changes.unfence(entries, str(peer.client), numbers)
+    return wire.CountReply(0)
 
 
 def _remove_here(
@@ -50,12 +58,22 @@ def _remove_here(
 ) -> wire.CountReply | Deferred:
     """Answered once the removal is durable on disk too. Counts each entry once, those that other
     stores `dropped` too."""
-    on_disk = peer.tiering.on_disk(entries) if peer.tiering else []
-    removed = set(entries).difference(peer.store.absent(entries, peer.clock()))
-    removed.update(on_disk, dropped)
+    blocks = {entry: _shards_of(peer, entry) for entry in entries if is_block(entry)}
+    ids = [entry for entry in entries if entry not in blocks]
+    ids += chain.from_iterable(blocks.values())
+    here = set(ids).difference(peer.store.absent(ids, peer.clock()))
+    here.update(peer.tiering.on_disk(ids) if peer.tiering else ())
+    removed = {block for block, shards in blocks.items() if not here.isdisjoint(shards)}
+    removed.update(here.intersection(entries), dropped)
     reply = wire.CountReply(len(removed), bytes([entry in removed for entry in entries]))
-    peer.store.remove(entries, peer.clock())
-    return once_dropped(peer, entries, reply)
+    peer.store.remove(ids, peer.clock())
+    return once_dropped(peer, ids, reply)
+
+
+def _shards_of(peer: Peer, block: EntryId) -> set[EntryId]:
+    """Those that may lie here."""
+    on_disk = peer.tiering.locate_key(block) if peer.tiering is not None else []
+    return {*peer.store.ids_of(block), *(EntryId(location.entry) for location in on_disk)}
 
 
 def clear(peer: Peer, message: wire.Clear) -> Deferred:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ... import wire
 from ...errors import InvalidRequest, StoreError, StoreTimeout, StoreUnavailable
+from ...keys import EntryId
 from ..answers import Deferred, Respond
 from ..peer import Peer
 from ..settings import PEERS_NEED
@@ -49,6 +50,8 @@ def fetch(peer: Peer, message: wire.FetchBlocks) -> wire.BlocksReply | Deferred:
         )
     if peer.sources.hand_offs is None:
         raise StoreUnavailable(f"this store has no peers to fetch from: {PEERS_NEED}")
+    if peer.sources.changes is not None:
+        peer.sources.changes.check_writable([EntryId(b"k" + key) for key in keys])
     return wire.BlocksReply(*peer.sources.hand_offs.fetch(request))
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore import Busy, PutStatus, StoreClient, StoreUnavailable
-from moontide.kvstore.daemon.peers.changes import StringChanges, home_of
+from moontide.kvstore.daemon.peers.changes import ClusterChanges, home_of
 from moontide.kvstore.daemon.peers.connection import LinkIdentity
 from moontide.kvstore.daemon.peers.copies import PeerCopies
 from moontide.kvstore.daemon.peers.fences import Fences
 from moontide.kvstore.daemon.peers.repair import Repair, WantedReplicas
 from moontide.kvstore.daemon.peers.roster import Roster
 from moontide.kvstore.daemon.peers.tasks import TaskGroup
+from moontide.kvstore.daemon.removals import BlockRemovals
 from moontide.kvstore.following import event_session
 from moontide.kvstore.index import PrefixIndex
 from moontide.kvstore.keys import string_entry_id
@@ -61,12 +62,13 @@ async def roster_of(store: Store, membership: Membership) -> AsyncIterator[Roste
         engine.close()
 
 
-def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node) -> None:
+def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node, tmp_path: Path) -> None:
     """A store that came back after the last look that succeeded would keep its older value."""
 
     async def scenario() -> None:
         tasks, barred = TaskGroup(), list[object]()
-        async with roster_of(node.store, Unlisted(time.monotonic)) as roster:
+        membership = Unlisted(time.monotonic)
+        async with roster_of(node.store, membership) as roster:
             index = PrefixIndex()
             repair = Repair(
                 WantedReplicas(),
@@ -77,12 +79,14 @@ def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node) -> None
                 lies_here=lambda _: [],
                 replicate=PeerCopies(node.store, roster, index, lambda _: 0).replicate,
             )
-            changes = StringChanges(
+            changes = ClusterChanges(
                 node.store,
                 roster,
                 Fences(),
                 tasks,
                 bar=barred.append,
+                removals=BlockRemovals(node.store, None, membership, tmp_path),
+                namespaces_of=lambda _: set(),
                 repair=repair,
                 copies="keep",
             )

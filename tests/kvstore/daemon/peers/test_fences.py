@@ -6,7 +6,7 @@ import pytest
 
 from moontide.kvstore import Busy
 from moontide.kvstore.daemon.peers.fences import Fences
-from moontide.kvstore.keys import string_entry_id
+from moontide.kvstore.keys import BlockKey, EntryId, string_entry_id
 
 FIRST, SECOND = string_entry_id("first"), string_entry_id("second")
 
@@ -34,3 +34,17 @@ def test_an_answer_is_void_once_its_entry_was_changed_meanwhile() -> None:
     assert first == {SECOND}  # nobody watches any more
     with fences.watch([FIRST, SECOND], 1.0) as third:
         assert third == {FIRST}
+
+
+def test_blocks_are_looked_for_up_to_the_first_that_is_being_removed() -> None:
+    """And what was asked for before a fence was taken is void: it counts them."""
+    fences = Fences()
+    keys = [BlockKey(bytes([number]) * 16) for number in range(4)]
+    assert fences.leading(keys, 0.0) == keys
+    fences.take([FIRST], "a", until=10.0, now=0.0)
+    assert fences.num_block_fences == 0
+    fences.take([EntryId(b"k" + keys[2])], "a", until=10.0, now=0.0)
+    assert fences.num_block_fences == 1
+    assert fences.leading(keys, 9.0) == keys[:2]
+    fences.release([EntryId(b"k" + keys[2])], "a")
+    assert fences.leading(keys, 9.0) == keys
