@@ -12,7 +12,10 @@ MIN_KEY_CHARS = 8
 
 def read_api_keys(path: Path) -> list[str]:
     """One key a line; empty lines and lines that start with # are skipped. Raises SettingsError
-    when there is none or one is malformed (it is named by line, never shown), OSError."""
+    when there is no file, none in it or one is malformed (it is named by line, never shown),
+    OSError."""
+    if not path.is_file():
+        raise SettingsError(f"api_keys_file {path} is no file: give one with a key a line")
     with path.open("rb") as file:
         raw = file.read(MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ..errors import ERRORS_BY_CODE, AccessDenied, InvalidRequest, StoreError, StoreUnavailable
+from ..errors import ERRORS_BY_CODE, InvalidRequest, StoreError, StoreUnavailable
 from ..service import ErrorBody, load_or_create_token
 
 AnswerT = TypeVar("AnswerT")
@@ -74,9 +74,12 @@ class AdminClient:
 
 
 def read_token(path: Path) -> str:
-    """The token of an existing file: a client never makes one. Raises AccessDenied."""
+    """The token of an existing file: a client never makes one. Raises InvalidRequest,
+    AccessDenied."""
     if not path.exists():
-        raise AccessDenied(f"token file {path} does not exist: give the store's with --token-file")
+        raise InvalidRequest(
+            f"token file {path} does not exist: give the store's with --token-file"
+        )
     return load_or_create_token(path)
 
 

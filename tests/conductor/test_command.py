@@ -91,3 +91,5 @@ def test_api_keys_are_read_and_malformed_ones_named_by_line_only(tmp_path: Path)
         with pytest.raises(SettingsError, match=message) as refused:
             read_api_keys(path)
         assert "two words" not in str(refused.value)
+    with pytest.raises(SettingsError, match="keys-of-nobody is no file: give one with a key"):
+        read_api_keys(tmp_path / "keys-of-nobody")

@@ -106,6 +106,7 @@ def test_a_flag_that_means_nothing_is_refused_before_the_store_is_asked(
         (("unpin", "zz"), "'zz'"),
         (("move",), "give conditions or, to mean all that is there, --all"),
         (("config", "--set", "zz"), "--set zz: write NAME=VALUE"),
+        (("stats", "--token-file", "no/token"), "no/token does not exist: give the store's"),
         (("config", "--set", "zz=1"), "zz"),
         (("config", "--set", "tenant_cap=4 cows"), "4 cows"),
     ],
