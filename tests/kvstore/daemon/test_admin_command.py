@@ -106,7 +106,6 @@ def test_a_flag_that_means_nothing_is_refused_before_the_store_is_asked(
         (("unpin", "zz"), "'zz'"),
         (("move",), "give conditions or, to mean all that is there, --all"),
         (("config", "--set", "zz"), "--set zz: write NAME=VALUE"),
-        (("stats", "--token-file", "no/token"), "no/token does not exist: give the store's"),
         (("config", "--set", "zz=1"), "zz"),
         (("config", "--set", "tenant_cap=4 cows"), "4 cows"),
     ],
@@ -147,6 +146,13 @@ def test_a_port_that_speaks_something_else_is_one_line(run: Run) -> None:
         answering.join()
     assert ended.exit_code == 1
     assert "speaks no HTTP: give the store's --admin address" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_token_file_that_is_not_there_is_bad_input() -> None:
+    ended = CliRunner().invoke(admin, ["stats", "--token-file", "no/token"])
+    assert ended.exit_code == 2
+    assert "no/token does not exist: give the store's with --token-file" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 
