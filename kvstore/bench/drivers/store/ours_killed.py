@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ....client import StoreClient, connect
 from ....errors import StoreError, StoreUnavailable
@@ -26,38 +26,23 @@ SET_UP_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _BATCH = 64
 
-T = TypeVar("T")
-
 
 class Caller:
-    """Calls of one user thread. When the store it talks to cannot be reached, it connects to the
-    next one for its next call."""
+    """Calls of one user thread, with a client of each node. When the one it talks to cannot be
+    reached, its next call goes to the next."""
 
-    def __init__(self, addresses: Sequence[str], token: str) -> None:
-        self._addresses = addresses
-        self._token = token
-        self._store = 0
-        self._client: StoreClient | None = None
+    def __init__(self, clients: Sequence[StoreClient]) -> None:
+        self._clients = clients
+        self._current = 0
 
     def has_done(self, act: Callable[[StoreClient], bool]) -> bool:
         try:
-            if self._client is None:
-                self._client = self._connect()
-            return act(self._client)
+            return act(self._clients[self._current])
         except StoreUnavailable:
-            self.close()
-            self._store = (self._store + 1) % len(self._addresses)
+            self._current = (self._current + 1) % len(self._clients)
         except StoreError:
             pass
         return False
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-    def _connect(self) -> StoreClient:
-        return connect(self._addresses[self._store], token=self._token, timeout_s=CALL_SECONDS)
 
 
 class Moontide:
@@ -66,20 +51,29 @@ class Moontide:
 
     def __init__(self, nodes: Sequence[Daemon], token: str, victim: str) -> None:
         self._own, *self._holders = nodes
-        addresses = [self._own.address, *(node.remote_address for node in self._holders)]
-        self._reader, self._writer = Caller(addresses, token), Caller(addresses, token)
         self._victim = victim
+        self._open = contextlib.ExitStack()
+        addresses = [self._own.address, *(node.remote_address for node in self._holders)]
+        self._reader, self._writer = (
+            Caller([self._open.enter_context(connect(each, token=token)) for each in addresses])
+            for _ in range(2)
+        )
         self._hits = {node: _hits(node) for node in self._holders}
 
     def read(self, number: int) -> bool:
         key = key_of(number)
-        return self._reader.has_done(lambda client: client.get(key) == value_of(key))
+        value = value_of(key)
+        return self._reader.has_done(
+            lambda client: client.get(key, timeout_s=CALL_SECONDS) == value
+        )
 
     def put(self, number: int) -> bool:
         key = f"new {number}"
+        value = value_of(key)
 
         def put(client: StoreClient) -> bool:
-            return client.put(key, value_of(key), replicas=REPLICAS).status is PutStatus.STORED
+            result = client.put(key, value, replicas=REPLICAS, timeout_s=CALL_SECONDS)
+            return result.status is PutStatus.STORED
 
         return self._writer.has_done(put)
 
@@ -90,8 +84,7 @@ class Moontide:
         os.kill(victim.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        self._reader.close()
-        self._writer.close()
+        self._open.close()
 
 
 def begin(request: Mapping[str, Any]) -> Driver:
