@@ -280,7 +280,7 @@ class ClusterChanges:
         """Namespaces of the blocks among these."""
         if namespaces:
             return namespaces
-        return set().union(*map(self._namespaces_of, filter(is_block, entries)))
+        return sorted(set().union(*map(self._namespaces_of, filter(is_block, entries))))
 
     # -- replicas ---------------------------------------------------------------------
 

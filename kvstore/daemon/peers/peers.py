@@ -180,10 +180,10 @@ class Peers:
             repair=self._repair,
             copies=self._remote_copies,
         )
-        self._repairing = {
+        self._repairing = (
             asyncio.create_task(self._repair.run(), name="replica-repair"),
             asyncio.create_task(self._repair.run_hastened(), name="replicas-hastened"),
-        }
+        )
         self._server.start()
         self._roster.start()
 

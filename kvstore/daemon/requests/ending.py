@@ -70,10 +70,11 @@ def _remove_here(
     return once_dropped(peer, ids, reply)
 
 
-def _shards_of(peer: Peer, block: EntryId) -> set[EntryId]:
+def _shards_of(peer: Peer, block: EntryId) -> list[EntryId]:
     """Those that may lie here."""
     on_disk = peer.tiering.locate_key(block) if peer.tiering is not None else []
-    return {*peer.store.ids_of(block), *(EntryId(location.entry) for location in on_disk)}
+    found = [*peer.store.ids_of(block), *(EntryId(location.entry) for location in on_disk)]
+    return list(dict.fromkeys(found))
 
 
 def clear(peer: Peer, message: wire.Clear) -> Deferred:
