@@ -16,8 +16,6 @@ from enum import Enum
 EVERY_KEY = "*"
 CLEAR_SECONDS = 1.0
 """A store that is cut off from the one that was asked to clear reads of it in the membership."""
-RESUME_SECONDS = 1.0
-"""A store that was stopped may hand out old values until it has looked around (ADR 0011)."""
 
 
 class Kind(Enum):
@@ -67,16 +65,11 @@ class Call:
 class History:
     def __init__(self) -> None:
         self._calls: dict[str, list[Call]] = defaultdict(list)
-        self._resumed: dict[str, list[float]] = defaultdict(list)
         self.counts: dict[str, int] = defaultdict(int)
 
     def add(self, call: Call) -> Call:
         self._calls[call.key].append(call)
         return call
-
-    def resumed(self, node: str, at: float) -> None:
-        """It had been stopped."""
-        self._resumed[node].append(at)
 
     def wrong(self) -> list[str]:
         """Each read that may not be, with all calls of its key that bear on it."""
@@ -98,8 +91,6 @@ class History:
             return [f"put without effect: {put}\n  {read}"]
         if put.begin > read.end:
             return [f"read before it was put: {put}\n  {read}"]
-        if any(0 <= read.begin - at <= RESUME_SECONDS for at in self._resumed[read.node]):
-            return []
         return [
             f"superseded:\n  {put}\n  {change}\n  {read}"
             for change in calls

@@ -90,7 +90,7 @@ def _live(
     for node in cluster.nodes:
         cluster.start(node)
     visitors = Visitors(world, cluster, history, ends_at=world.now + seconds)
-    trouble = Trouble(world, cluster, visitors, history)
+    trouble = Trouble(world, cluster, visitors)
     try:
         trouble.make(world.now + seconds)
         visitors.await_end()

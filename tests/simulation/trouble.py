@@ -11,7 +11,6 @@ from moontide.kvstore import StoreError
 from moontide.kvstore.daemon.admin.bodies import DrainAnswer
 
 from .cluster import Cluster, Node
-from .history import History
 from .machine.scheduler import START_SECONDS
 from .machine.world import World
 from .visitors import Visitors
@@ -29,14 +28,11 @@ RATES = (500.0, 20_000.0)
 class Trouble:
     """`log` says what was done when."""
 
-    def __init__(
-        self, world: World, cluster: Cluster, visitors: Visitors, history: History
-    ) -> None:
+    def __init__(self, world: World, cluster: Cluster, visitors: Visitors) -> None:
         self.log: list[str] = []
         self._world = world
         self._cluster = cluster
         self._visitors = visitors
-        self._history = history
         self._rng = random.Random(world.rng.getrandbits(64))
         self._hit: set[str] = set()  # nodes that are in trouble
         self._alone = False  # nothing else may begin
@@ -112,7 +108,6 @@ class Trouble:
         self._last()
         self._tell(f"resume {node.name}")
         node.process.resume()
-        self._history.resumed(node.name, self._world.now)
 
     def _drain(self, node: Node) -> None:
         self._tell(f"drain {node.name}")

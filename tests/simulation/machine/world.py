@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +76,7 @@ class World:
         self.disks = Disks(self.scheduler)
         self._loops: dict[Process, Loop] = {}
         self._locks: dict[Process, list[int]] = {}
+        self._finalizers: list[weakref.finalize[..., Any]] = []
         self._replaced = self._replacements()
 
     # -- what happens in it -----------------------------------------------------------
@@ -140,6 +142,8 @@ class World:
                     for process in self.scheduler.processes:
                         self.disks.killed(process)
                     self._loops.clear()
+                    for finalizer in self._finalizers:  # what was killed finalizes nothing
+                        finalizer.detach()
                     _clear_caches()
                     gc.collect()
                     self.files.close_real(set(self.files.real))
@@ -218,6 +222,7 @@ class World:
             Facade(selectors, DefaultSelector=of(Selector, files)),
             Facade(fcntl, flock=self._flock),
             Facade(gc, freeze=_nothing, collect=_nothing),
+            Facade(weakref, finalize=self._finalize),
             Facade(lmdb, open=self.disks.open_environment),
             Facade(subprocess, run=_scan_index),
             Facade(
@@ -250,6 +255,13 @@ class World:
             sock.close()
             raise
         return sock
+
+    def _finalize(
+        self, of: object, call: Callable[..., Any], *arguments: Any
+    ) -> weakref.finalize[..., Any]:
+        finalizer = weakref.finalize(of, call, *arguments)
+        self._finalizers.append(finalizer)
+        return finalizer
 
     def _token_hex(self, num_bytes: int = 16) -> str:
         return self.rng.randbytes(num_bytes).hex()
