@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ..cluster_process import Answer, ClusterProcess, prompt
+from ..cluster_process import BLOCK, Answer, ClusterProcess, prompt
 
 FULL = 200  # the longest prefix of full blocks
 TAIL = 3
 OUTPUT = 40
 HERE, THERE = "prefill-1", "decode-1"  # by name they do all of a request
 KV_BYTES = 4 * 2 * 2 * 16 * 4  # of a token: layers, KV heads, K and V, head dim, float32
+UNHURRIED = {
+    "MOONTIDE_WORKER_LOAD": "always",
+    "MOONTIDE_WORKER_LOOKUP_SECONDS": "30",
+    "MOONTIDE_WORKER_LOAD_SECONDS": "30",
+}
+"""Which way KV comes is told here, not whether this machine has time for it."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +28,7 @@ def cluster(
 ) -> Iterator[ClusterProcess]:
     folder = tmp_path_factory.mktemp("cluster")
     arguments = ("--nodes", "2", "--prefill", "1", "--decode", "1", "--nvme", "64MiB")
-    with ClusterProcess(folder, tiny_model_dir, arguments) as cluster:
+    with ClusterProcess(folder, tiny_model_dir, arguments, UNHURRIED) as cluster:
         yield cluster
 
 
@@ -50,8 +56,16 @@ def test_r6_from_the_engine_and_from_dram(cluster: ClusterProcess) -> None:
     assert moved(dram) == {"shm": FULL * KV_BYTES}
 
 
+def known_at_node_2(cluster: ClusterProcess) -> int:
+    """Blocks of its peer."""
+    known: int = cluster.store_stats("node-2")["peers"]["indexed_blocks"]
+    return known
+
+
 def test_r6_from_the_other_node(cluster: ClusterProcess) -> None:
+    known = known_at_node_2(cluster)
     cold = ask(cluster, 2, HERE)
+    cluster.wait_until(lambda: known_at_node_2(cluster) >= known + FULL // BLOCK, seconds=20.0)
     before = cluster.store_stats("node-1")["transports"]["tcp"]
     remote = ask(cluster, 2, THERE)
     assert (remote.shown, remote.cached) == (cold.shown, {"dram": FULL})

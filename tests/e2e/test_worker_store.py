@@ -35,7 +35,8 @@ def worker(
     store_daemon: StartStore, tmp_path: Path, tiny_model_dir: Path
 ) -> Iterator[tuple[WorkerProcess, Any]]:
     store = store_daemon()
-    with WorkerProcess(tmp_path, tiny_model_dir, store=f"unix:{store.socket}") as worker:
+    address, flags = f"unix:{store.socket}", {"load": "always"}  # however long that takes here
+    with WorkerProcess(tmp_path, tiny_model_dir, store=address, flags=flags) as worker:
         yield worker, store
         status, said = worker.stop()
     assert status == 0, said
