@@ -59,6 +59,7 @@ class TransferAttacker:
         self._token = daemon.token.encode()
         self._rng = random.Random(seed)
         self._mutator = Mutator(self._rng, wire.HEADER_BYTES)
+        self._newest = self._rng.choice([wire.OLDEST_VERSION, wire.WIRE_VERSION])
 
     def connected(self) -> socket.socket:
         sock = dial(self._address)
@@ -67,9 +68,9 @@ class TransferAttacker:
         data = sock.recv(wire.HEADER_BYTES + wire.MAX_HANDSHAKE_BYTES)
         header = wire.decode_header(data[: wire.HEADER_BYTES])
         challenge = wire.decode_body(header.kind, data[wire.HEADER_BYTES :], wire.Challenge)
-        unproven = wire.Hello(1, 1, CLIENT, self._instance, bytes(wire.NONCE_BYTES), b"")
+        unproven = wire.Hello(1, self._newest, CLIENT, self._instance, bytes(wire.NONCE_BYTES), b"")
         proof = wire.client_proof(self._token, challenge, unproven)
-        hello = wire.Hello(1, 1, CLIENT, self._instance, bytes(wire.NONCE_BYTES), proof)
+        hello = wire.Hello(1, self._newest, CLIENT, self._instance, bytes(wire.NONCE_BYTES), proof)
         sock.sendall(wire.encode_body(hello))
         return sock
 
@@ -81,7 +82,7 @@ class TransferAttacker:
             return wire.HEADER.pack(b"MX", 1, golden[3], 0, 0, 0, length & (1 << 64) - 1) + body
         kind = self._rng.choice([*wire.Kind, 0, 255])
         offset = abs(self._rng.choice(NUMBERS)) & (1 << 64) - 1
-        length = self._rng.choice([0, 1, 4096, 1 << 20, wire.MAX_PIECE_BYTES, 1 << 63])
+        length = self._rng.choice([0, 1, 100, 4096, 1 << 20, wire.MAX_PIECE_BYTES, 1 << 63])
         segment = self._rng.choice([0, 1, 7, (1 << 32) - 1])
         header = wire.HEADER.pack(
             b"MX", 1, kind, segment, self._rng.getrandbits(64), offset, length
