@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from moontide.kvstore import Ticket
@@ -42,9 +43,12 @@ class BackgroundLoads:
         *,
         window_bytes: int,
         idle_s: float,
+        within_s: float = math.inf,
     ) -> None:
-        """`idle_s`: seconds without progress after which it is given up on."""
-        limits = LoadLimits(window_bytes=window_bytes, part_bytes=PART_BYTES, idle_s=idle_s)
+        """See `LoadLimits`."""
+        limits = LoadLimits(
+            window_bytes=window_bytes, part_bytes=PART_BYTES, idle_s=idle_s, within_s=within_s
+        )
         self._loads[sequence] = LayerLoad(
             self._desk,
             self._tensors,
@@ -71,11 +75,11 @@ class BackgroundLoads:
                 self.drop(sequence)
         return over
 
-    def hurry(self, sequence: Sequence, idle_s: float) -> None:
-        """From now on that is the limit of its load, if it has one."""
+    def hurry(self, sequence: Sequence, idle_s: float, within_s: float) -> None:
+        """From now on those are the limits of its load, if it has one."""
         load = self._loads.get(sequence)
         if load is not None:
-            load.hurry(idle_s)
+            load.hurry(idle_s, within_s)
 
     def drop(self, sequence: Sequence) -> None:
         """Its pages are not written any more."""

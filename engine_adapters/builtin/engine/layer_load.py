@@ -10,6 +10,7 @@ batch `fill` takes what has come, part by part, between steps.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -35,11 +36,13 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadLimits:
-    """`idle_s`: seconds in which nothing of a load came, after which it is given up on."""
+    """`idle_s`: seconds in which nothing of a load came, after which it is given up on; `within_s`:
+    seconds in which all of it must come."""
 
     window_bytes: int
     part_bytes: int
     idle_s: float
+    within_s: float = math.inf
 
 
 class LayerLoad:
@@ -74,6 +77,7 @@ class LayerLoad:
         self._outstanding: dict[int, JobId] = {}
         self._num_submitted = self._num_scattered = 0  # parts
         self._begun_at = self._progress_at = time.monotonic()
+        self._due_at = self._begun_at + limits.within_s
         self._progress = LoadProgress(len(blocks) * len(tensors.keys) * tensors.block_bytes)
         self._dropped = False  # it was not worth waiting for the rest
         self._closed = False
@@ -103,6 +107,11 @@ class LayerLoad:
             self._num_scattered < self._num_submitted
             and self._num_scattered not in self._outstanding
         )
+
+    @property
+    def was_dropped(self) -> bool:
+        """Computing was faster than waiting for the rest."""
+        return self._dropped
 
     @property
     def late_at(self) -> float:
@@ -172,10 +181,11 @@ class LayerLoad:
             self._desk.unanswered("a load had no result in time")
         self.give_up()
 
-    def hurry(self, idle_s: float) -> None:
-        """From now on that is the limit."""
+    def hurry(self, idle_s: float, within_s: float) -> None:
+        """From now on those are the limits."""
         self._idle_s = idle_s
         self._progress_at = time.monotonic()
+        self._due_at = self._progress_at + within_s
 
     def give_up(self) -> None:
         """Nothing more is wanted; running jobs keep their buffers until they have stopped."""
@@ -196,7 +206,9 @@ class LayerLoad:
     def _dear_at(self) -> float:
         """From then on waiting costs more than computing."""
         estimate = self.sequence.estimate
-        return float("inf") if estimate is None else self._progress.late_at(estimate.recompute_s)
+        if estimate is None:
+            return self._due_at
+        return min(self._due_at, self._progress.late_at(estimate.recompute_s))
 
     @property
     def _is_here(self) -> bool:

@@ -80,9 +80,7 @@ class LoadAdvisor:
         seconds = outcome.seconds - (sum(expected.values()) - expected[slowest])
         if seconds > 0:
             self.rates.note(slowest, outcome.bytes_by_source[slowest], seconds, now)
-        if outcome.was_dropped:
-            self.counts.loads_dropped += 1
-        elif outcome.estimate is not None:
+        if outcome.estimate is not None and not outcome.was_dropped:
             self.counts.load_estimated_seconds += outcome.estimate.load_s
             self.counts.load_measured_seconds += outcome.seconds
             self.counts.load_error_seconds += abs(outcome.estimate.load_s - outcome.seconds)

@@ -3,6 +3,7 @@ the engine up for longer than the settings say."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
@@ -137,6 +138,7 @@ class StoreConnector:
             ticket,
             window_bytes=settings.staging_bytes // 2 // settings.max_background_loads,
             idle_s=settings.handoff_timeout_s if is_open else settings.load_timeout_s,
+            within_s=math.inf if is_open else self._handoff_within_s(sequence),
         )
         if not sequence.is_received:
             self._narrow(sequence, blocks)
@@ -144,8 +146,9 @@ class StoreConnector:
 
     def hurry(self, sequence: Sequence) -> None:
         """Its prompt is computed by now: what still comes must come soon."""
-        self._lookups.hurry(sequence, self.settings.load_timeout_s)
-        self._background.hurry(sequence, self.settings.load_timeout_s)
+        idle_s = self.settings.load_timeout_s
+        self._lookups.hurry(sequence, idle_s)
+        self._background.hurry(sequence, idle_s, self._handoff_within_s(sequence))
 
     def fill(self) -> list[LayerLoad]:
         """Writes a bounded part of what has come into pages. Returns background loads that are
@@ -239,6 +242,16 @@ class StoreConnector:
             staging_bytes=self._desk.staging.used_bytes + self._background.staging.used_bytes,
         )
 
+    def _handoff_within_s(self, sequence: Sequence) -> float:
+        """How long the rest of a hand-off is worth waiting for once its prompt is computed: no
+        longer than computing it here, or than a load may stand still, as that is done inside the
+        batch."""
+        load = sequence.loading
+        if not sequence.is_received or load is None or self.settings.load == "always":
+            return math.inf
+        lost = range(load.start * self._tensors.page_tokens, sequence.num_tokens)
+        return max(self.advisor.prefill.seconds(lost), self.settings.load_timeout_s)
+
     def _narrow(self, sequence: Sequence, load: range) -> None:
         """What is found after `load` and would come from another node need not come."""
         found = sequence.found
@@ -276,6 +289,7 @@ class StoreConnector:
             self._num_loads += 1
             self._loads_failed += load.failed
             self._loaded_bytes += load.loaded_bytes
+            self.advisor.counts.loads_dropped += load.was_dropped
             outcome = load.outcome
             if outcome is not None:
                 self.advisor.ended(outcome)

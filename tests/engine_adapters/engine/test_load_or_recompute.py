@@ -24,6 +24,7 @@ from .conftest import BLOCK, WAIT_SECONDS, Bench, MakeBench, NewKv
 from .taps import Holding
 from .test_engine import prompt
 from .test_store_paths import holds_nothing
+from .two_nodes import TwoNodes
 
 MBIT = 1e6 / 8  # bytes a second
 TOKENS = 50 * BLOCK + 3
@@ -93,7 +94,8 @@ def make_here(
     """The engine at the other node, which goes by what it measures."""
 
     def make(teach: Callable[[LoadAdvisor], None] = lambda advisor: None) -> Bench:
-        return make_bench(clients[1].kv(namespace), load="auto", teach=teach)
+        kv = clients[1].kv(namespace)
+        return make_bench(kv, load="auto", teach=teach, lookup_timeout_s=WAIT_SECONDS)
 
     return make
 
@@ -250,6 +252,25 @@ def test_a_step_waits_for_another_node_only_if_its_pace_is_known_and_nobody_else
     unknown = Source(Tier.DRAM, "tcp", "never-seen")
     sequence.found = Found(0, (unknown,) * 50)
     assert not chooser.choose(sequence, range(50), Company.NOBODY).overlaps
+
+
+def test_r51_a_handoff_that_trickles_in_is_computed_instead(
+    cluster: SlowCluster, home: Bench, make_here: MakeBench, clients: list[StoreClient]
+) -> None:
+    """At 1 Mbit/s something of it comes all the time, for 7 s in all; computing takes far less."""
+    here = make_here()
+    nodes = TwoNodes(prefill=home, decode=here, source=cluster.home)
+    before = clients[1].stats()["peers"]
+    cluster.relay.bytes_per_s = MBIT
+    split = nodes.hand_over(prompt(TOKENS, 11))
+    nodes.settle()
+    assert split.tokens == home.run(prompt(TOKENS, 11), 6).token_ids
+    assert split.decode.reuse.recomputed
+    store = here.engine.stats.store
+    assert (store.loads_dropped, store.breaker_opened, store.tickets) == (1, 0, 0)
+    for client in clients:
+        wait_until(lambda each=client: holds_nothing(each), FREE_SECONDS, client.stats)
+    assert clients[1].stats()["peers"]["dropped_entries"] > before["dropped_entries"]
 
 
 @pytest.mark.parametrize("beside_batch", [False, True])
