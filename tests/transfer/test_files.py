@@ -6,6 +6,8 @@ import errno
 import os
 import random
 import resource
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,13 +25,13 @@ PAGE = 4096
 
 
 @pytest.fixture(params=["direct", "buffered"])
-def new_file(request: pytest.FixtureRequest, tmp_path: Path) -> DirectFile:
-    file = DirectFile(tmp_path / "file", FileAccess.CREATE)
-    if request.param == "buffered":
-        file.is_direct = False
-    elif not file.is_direct:
-        pytest.skip("this file system has no O_DIRECT")
-    return file
+def new_file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DirectFile]:
+    with closing(DirectFile(tmp_path / "file", FileAccess.CREATE)) as file:
+        if request.param == "buffered":
+            file.is_direct = False
+        elif not file.is_direct:
+            pytest.skip("this file system has no O_DIRECT")
+        yield file
 
 
 def random_buffer(num_bytes: int) -> memoryview:
@@ -106,11 +108,12 @@ def test_errors_carry_errno_and_path(tmp_path: Path) -> None:
 
 def test_read_only_file_refuses_writes(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(PAGE))
-    file = DirectFile(tmp_path / "file", FileAccess.READ)
-    with pytest.raises(FileFailed) as caught:
+    with (
+        closing(DirectFile(tmp_path / "file", FileAccess.READ)) as file,
+        pytest.raises(FileFailed) as caught,
+    ):
         file.write_from([aligned_buffer(PAGE)], 0)
     assert caught.value.errno == errno.EBADF
-    file.close()
 
 
 def test_descriptors_end_with_close(tmp_path: Path) -> None:
@@ -130,4 +133,5 @@ def test_reserve_past_the_file_size_limit(tmp_path: Path) -> None:
             file.reserve(2 << 20)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        file.close()
     assert caught.value.errno == errno.EFBIG
