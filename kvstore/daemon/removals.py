@@ -52,13 +52,16 @@ class BlockRemovals:
             raise Busy("this store finds out which blocks were removed without it: retry later")
 
     def unsettle(self) -> None:
-        """Others may remove blocks without us."""
+        """Others may remove blocks without us: what is looked at now may not be all."""
         self._is_settled = False
+        if self._settling is not None:
+            self._settling.cancel()
 
     async def settle(self, seconds: float) -> None:
         """To be called once our record lies in the membership: forgets what may have been removed
         without us. What takes longer, or fails, goes on in the background."""
         await self.close()
+        self._is_settled = False
         self._settling = asyncio.create_task(self._settle(), name="removals-settle")
         await asyncio.wait({self._settling}, timeout=seconds)
 
@@ -102,11 +105,16 @@ class BlockRemovals:
 
     async def _forget(self, digest: str) -> None:
         gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def cleared(durable: bool) -> None:
+            if not gone.done():  # we may wait no more
+                gone.set_result(durable)
+
         sweep = self._store.begin_clear(bytes.fromhex(digest), strings_only=False)
         if self._tiering is None:
-            gone.set_result(True)
+            cleared(True)
         else:
-            self._tiering.clear(digest, gone.set_result)
+            self._tiering.clear(digest, cleared)
         for _ in sweep:
             await asyncio.sleep(0)  # let others have a turn
         if not await gone:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,32 @@ class Away(MemoryMembership):
             self.failures -= 1
             raise StoreUnavailable("away")
         return super().floors()
+
+
+class Slow(Away):
+    """What it answered with is old by the time it arrives."""
+
+    def __init__(self) -> None:
+        super().__init__(time.monotonic)
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+
+    def floors(self) -> dict[str, int]:
+        found = super().floors()
+        self.asked.set()
+        assert self.answer.wait(10.0)
+        return found
+
+
+class Disk:
+    """Clears when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    def clear(self, namespace: str, then: Callable[[bool], None]) -> None:
+        self.then = then
+        self.asked.set()
 
 
 @pytest.fixture
@@ -145,3 +173,44 @@ def test_until_the_membership_can_be_read_nobody_counts_on_the_store(
     live(node, membership, tmp_path, lapse)
     assert namespaces(node) == [OTHER.digest.hex()]
     assert OTHER.digest.hex() not in (tmp_path / "removals.json").read_text()
+
+
+def test_a_look_at_the_membership_from_before_a_lapse_settles_nothing(
+    node: Node, tmp_path: Path
+) -> None:
+    membership = Slow()
+    other = BlockRemovals(node.store, None, membership, tmp_path / "other")
+
+    async def run() -> None:
+        made = BlockRemovals(node.store, None, membership, tmp_path)
+        settling = asyncio.create_task(made.settle(10.0))
+        await asyncio.to_thread(membership.asked.wait)
+        made.unsettle()
+        await other.count([SEEN.digest])
+        membership.answer.set()
+        await settling
+        with pytest.raises(Busy):
+            made.check_settled()
+        await made.settle(10.0)
+        made.check_settled()
+        await made.close()
+
+    asyncio.run(run())
+    assert namespaces(node) == [OTHER.digest.hex()]
+
+
+def test_a_store_that_ends_while_its_disk_forgets_hears_of_it_no_more(
+    node: Node, membership: Away, tmp_path: Path
+) -> None:
+    disk: Any = Disk()
+
+    async def run() -> None:
+        made = BlockRemovals(node.store, disk, membership, tmp_path)
+        await made.count([SEEN.digest])
+        settling = asyncio.create_task(made.settle(10.0))
+        await disk.asked.wait()
+        await made.close()
+        await settling
+        disk.then(True)
+
+    asyncio.run(run())
