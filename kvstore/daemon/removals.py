@@ -79,7 +79,7 @@ class BlockRemovals:
         return {namespace: floors[name] for name, namespace in names.items()}
 
     async def note(self, numbers: Mapping[bytes, int]) -> None:
-        """These were carried out here. What cannot be written down costs us those namespaces when
+        """These are carried out here now, or were. What cannot be written down costs us those namespaces when
         we come back."""
         if not self._is_settled:
             return

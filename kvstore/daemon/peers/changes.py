@@ -191,8 +191,6 @@ class ClusterChanges:
                 await self._settle_absent(entries, concerned, asked, numbers)
                 if time.monotonic() > deadline:
                     raise StoreTimeout(f"the other stores took over {CHANGE_SECONDS:g} s to agree")
-                if numbers:
-                    await self._removals.note(numbers)
                 self._forget_wanted(entries)
                 apply(dropped)
                 return
@@ -246,7 +244,8 @@ class ClusterChanges:
         """Who did not agree forgets what was changed before it serves again, or is known by now: a
         store that joins after this last look at the membership has nothing of it. Raises
         StoreUnavailable and StoreTimeout while the membership cannot be reached, Busy when somebody
-        joined. `numbers` are this removal's at those who were there."""
+        joined. `numbers` are this removal's at those who were there: written down here before that
+        look, since nothing may take its time between the look and the change."""
         agreed = {each.record.instance for each in asked}
         try:
             if not all(map(is_block, entries)):
@@ -254,6 +253,7 @@ class ClusterChanges:
                 await asyncio.to_thread(self._bar, nodes)
             if namespaces:
                 numbers.update(await self._removals.count(namespaces))
+                await self._removals.note(numbers)
             await self._roster.look()
         except OSError as error:
             raise StoreUnavailable(f"the membership took no note of the change: {error}") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from moontide.kvstore import Busy, PutStatus, StoreClient, StoreUnavailable
-from moontide.kvstore.daemon.peers.changes import ClusterChanges, home_of
+from moontide.kvstore.daemon.peers.changes import Bar, ClusterChanges, home_of
 from moontide.kvstore.daemon.peers.connection import LinkIdentity
 from moontide.kvstore.daemon.peers.copies import PeerCopies
 from moontide.kvstore.daemon.peers.fences import Fences
@@ -21,7 +21,7 @@ from moontide.kvstore.daemon.peers.tasks import TaskGroup
 from moontide.kvstore.daemon.removals import BlockRemovals
 from moontide.kvstore.following import event_session
 from moontide.kvstore.index import PrefixIndex
-from moontide.kvstore.keys import string_entry_id
+from moontide.kvstore.keys import EntryId, string_entry_id
 from moontide.kvstore.membership import FileMembership, Member, Membership, MemoryMembership
 from moontide.kvstore.store import Store
 from moontide.transfer.engine import tcp_engine
@@ -62,6 +62,32 @@ async def roster_of(store: Store, membership: Membership) -> AsyncIterator[Roste
         engine.close()
 
 
+def changes_of(
+    store: Store, roster: Roster, tasks: TaskGroup, removals: BlockRemovals, bar: Bar
+) -> ClusterChanges:
+    index = PrefixIndex()
+    repair = Repair(
+        WantedReplicas(),
+        roster,
+        index,
+        node="a",
+        home=home_of,
+        lies_here=lambda _: [],
+        replicate=PeerCopies(store, roster, index, lambda _: 0).replicate,
+    )
+    return ClusterChanges(
+        store,
+        roster,
+        Fences(),
+        tasks,
+        bar=bar,
+        removals=removals,
+        namespaces_of=lambda _: set(),
+        repair=repair,
+        copies="keep",
+    )
+
+
 def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node, tmp_path: Path) -> None:
     """A store that came back after the last look that succeeded would keep its older value."""
 
@@ -69,27 +95,8 @@ def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node, tmp_pat
         tasks, barred = TaskGroup(), list[object]()
         membership = Unlisted(time.monotonic)
         async with roster_of(node.store, membership) as roster:
-            index = PrefixIndex()
-            repair = Repair(
-                WantedReplicas(),
-                roster,
-                index,
-                node="a",
-                home=home_of,
-                lies_here=lambda _: [],
-                replicate=PeerCopies(node.store, roster, index, lambda _: 0).replicate,
-            )
-            changes = ClusterChanges(
-                node.store,
-                roster,
-                Fences(),
-                tasks,
-                bar=barred.append,
-                removals=BlockRemovals(node.store, None, membership, tmp_path),
-                namespaces_of=lambda _: set(),
-                repair=repair,
-                copies="keep",
-            )
+            removals = BlockRemovals(node.store, None, membership, tmp_path)
+            changes = changes_of(node.store, roster, tasks, removals, barred.append)
             change: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             entries = [string_entry_id("changed")]
             changes.change(entries, change.set_result, change.set_exception)
@@ -97,6 +104,42 @@ def test_a_change_is_not_made_while_nobody_says_who_is_there(node: Node, tmp_pat
                 await change
             assert barred
             await tasks.close()
+
+    asyncio.run(scenario())
+
+
+class Watched(MemoryMembership):
+    """Sees at each look whether a file was there."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(time.monotonic)
+        self._file = file
+        self.seen: list[bool] = []
+
+    def members(self) -> list[Member]:
+        self.seen.append(self._file.exists())
+        return super().members()
+
+
+def test_a_removal_is_written_down_before_the_last_look_at_who_is_there(
+    node: Node, tmp_path: Path
+) -> None:
+    """Who joins while a slow disk writes would bring the block from here and keep it."""
+
+    async def scenario() -> None:
+        tasks, membership = TaskGroup(), Watched(tmp_path / "removals.json")
+        removals = BlockRemovals(node.store, None, membership, tmp_path)
+        await removals.settle(10.0)
+        async with roster_of(node.store, membership) as roster:
+            changes = changes_of(node.store, roster, tasks, removals, lambda _: None)
+            change: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            blocks, digest = [EntryId(b"k" + bytes(16))], bytes(32)
+            changes.change(blocks, change.set_result, change.set_exception, namespaces=[digest])
+            await change
+            await tasks.close()
+        await removals.close()
+        assert membership.seen[-1]
+        assert digest.hex() in (tmp_path / "removals.json").read_text()
 
     asyncio.run(scenario())
 
