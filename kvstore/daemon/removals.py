@@ -79,8 +79,8 @@ class BlockRemovals:
         return {namespace: floors[name] for name, namespace in names.items()}
 
     async def note(self, numbers: Mapping[bytes, int]) -> None:
-        """These are carried out here now, or were. What cannot be written down costs us those namespaces when
-        we come back."""
+        """These are carried out here now, or were. What cannot be written down costs us those
+        namespaces when we come back."""
         if not self._is_settled:
             return
         try:
