@@ -104,6 +104,7 @@ class Repair:
         self._replicate = replicate
         self._failed: set[str] = set()  # node ids that took no copy, in the cluster as it is
         self._hastened: dict[EntryId, None] = {}
+        self._num_making = 0
         self._is_hastened = asyncio.Event()
         self._working = asyncio.Lock()
         self._is_whole = True
@@ -112,8 +113,8 @@ class Repair:
 
     @property
     def num_due(self) -> int:
-        """Entries whose first replicas are about to be made."""
-        return len(self._hastened)
+        """Entries whose first replicas are being made, or about to be."""
+        return len(self._hastened) + self._num_making
 
     def hasten(self, entries: Iterable[EntryId]) -> None:
         """What these lack is made soon, not only once the cluster changes."""
@@ -150,9 +151,11 @@ class Repair:
             self._is_hastened.clear()
             while self._hastened:
                 entries = list(islice(self._hastened, LOT_ENTRIES))
+                for entry in entries:  # one that is hastened meanwhile has its turn again
+                    del self._hastened[entry]
+                self._num_making = len(entries)
                 self.num_made += await self._try_to_repair(entries)
-                for entry in entries:
-                    self._hastened.pop(entry, None)
+                self._num_making = 0
 
     def _instances(self) -> frozenset[str]:
         return frozenset(each.record.instance for each in self._roster.neighbours())

@@ -46,6 +46,22 @@ class Peers:
         return True
 
 
+def repair_of(peers: Peers, here: Sequence[EntryId] = ENTRIES) -> Repair:
+    wanted = repair.WantedReplicas()
+    wanted.want(ENTRIES, 2)
+    roster: Any = peers
+    index: Any = SimpleNamespace(holders=lambda entry: ())
+    return Repair(
+        wanted,
+        roster,
+        index,
+        node="here",
+        home=home_of,
+        lies_here=lambda entries: [Item(entry, b"", 1) for entry in entries if entry in here],
+        replicate=peers.replicate,
+    )
+
+
 def passes_of(
     monkeypatch: pytest.MonkeyPatch,
     peers: Peers,
@@ -66,19 +82,7 @@ def passes_of(
 
     paced = SimpleNamespace(sleep=sleep, Event=asyncio.Event, Lock=asyncio.Lock)
     monkeypatch.setattr(repair, "asyncio", paced)
-    wanted = repair.WantedReplicas()
-    wanted.want(ENTRIES, 2)
-    roster: Any = peers
-    index: Any = SimpleNamespace(holders=lambda entry: ())
-    made = Repair(
-        wanted,
-        roster,
-        index,
-        node="here",
-        home=home_of,
-        lies_here=lambda entries: [Item(entry, b"", 1) for entry in entries if entry in here],
-        replicate=peers.replicate,
-    )
+    made = repair_of(peers, here)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(made.run())
     return pauses
@@ -134,3 +138,32 @@ def test_who_took_no_copy_is_asked_no_more_while_there_are_others(
     passes_of(monkeypatch, peers, peers.nodes.pop, nothing, nothing)
     assert peers.asked.count("b") == 1
     assert peers.brought == set(ENTRIES)
+
+
+def test_what_is_hastened_while_its_replica_is_made_is_looked_at_again() -> None:
+    """It may have been removed and put again: the replica went with the first."""
+
+    class Hastening(Peers):
+        async def replicate(self, neighbour: Any, lot: Lot, replicas: int) -> bool:
+            taken = await super().replicate(neighbour, lot, replicas)
+            if len(self.asked) == 1:
+                made.hasten(lot.entries)
+                due.append(made.num_due)
+            else:
+                again.set()
+            return taken
+
+    due: list[int] = []
+    made = repair_of(Hastening("b"))
+    again = asyncio.Event()
+
+    async def run() -> None:
+        made.hasten(ENTRIES[:1])
+        making = asyncio.create_task(made.run_hastened())
+        async with asyncio.timeout(10.0):
+            await again.wait()
+        assert due == [2]
+        making.cancel()
+        await asyncio.wait({making})
+
+    asyncio.run(run())
