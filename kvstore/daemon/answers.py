@@ -7,7 +7,9 @@ Handlers decide and touch the store; the session moves the bytes. A handler retu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from moontide.transfer import do_nothing
 
 from ..wire import Reply
 from .buffers import PayloadSink
@@ -44,11 +46,13 @@ class Incoming:
 @dataclass(frozen=True, slots=True)
 class Deferred:
     """Answered later: `start` gets the function to answer with and returns what cancels the wait
-    (it is then not answered); after `timeout_s` seconds the answer is `expired`."""
+    (it is then not answered); after `timeout_s` seconds the answer is `expired`. `end` is called
+    once, whatever came of it, also when it never began."""
 
     timeout_s: float
     start: Callable[[Respond], Callable[[], None]]
     expired: Reply
+    end: Callable[[], None] = do_nothing
 
 
 Respond = Callable[[Reply | Outgoing], None]
@@ -56,15 +60,17 @@ Answer = Reply | Outgoing | Incoming | Deferred | Silence
 
 
 def mapped(
-    answer: Reply | Deferred, change: Callable[[Reply | Outgoing], Reply | Outgoing]
+    answer: Reply | Deferred,
+    change: Callable[[Reply | Outgoing], Reply | Outgoing],
+    end: Callable[[], None],
 ) -> Reply | Deferred:
-    """`answer`, now or later, with its reply changed."""
-    if not isinstance(answer, Deferred):
-        changed = change(answer)
-        assert not isinstance(changed, Outgoing), "a plain reply becomes a plain reply"
-        return changed
-    return Deferred(
-        answer.timeout_s,
-        lambda respond: answer.start(lambda reply: respond(change(reply))),
-        answer.expired,
-    )
+    """`answer`, now or later, with its reply changed; then, or when none comes, `end`."""
+    if isinstance(answer, Deferred):
+        start = answer.start
+        return replace(
+            answer, start=lambda respond: start(lambda reply: respond(change(reply))), end=end
+        )
+    changed = change(answer)
+    assert not isinstance(changed, Outgoing), "a plain reply becomes a plain reply"
+    end()
+    return changed

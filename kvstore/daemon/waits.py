@@ -22,6 +22,7 @@ LEAST_TIMER_SECONDS = 0.001
 @dataclass(slots=True)
 class _Wait:
     num_bytes: int
+    end: Callable[[], None]
     cancel: Callable[[], None] | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -38,13 +39,20 @@ class Waits:
     def add(self, deferred: Deferred, request_bytes: int, respond: Respond) -> None:
         """Begins a wait that calls `respond` once, unless it is dropped before. `request_bytes` is
         what its request takes. Raises Busy, and what the wait raises when it begins."""
+        try:
+            self._begin(deferred, request_bytes, respond)
+        except StoreError:
+            deferred.end()
+            raise
+
+    def _begin(self, deferred: Deferred, request_bytes: int, respond: Respond) -> None:
         if len(self._waits) >= MAX_WAITS:
             raise Busy(f"{MAX_WAITS} waits are open on this connection, the limit; retry later")
         self._last += 1
         number = self._last  # not the client's id, which may repeat
         num_bytes = WAIT_BYTES + request_bytes
         self._memory.take(num_bytes)
-        wait = self._waits[number] = _Wait(num_bytes)
+        wait = self._waits[number] = _Wait(num_bytes, deferred.end)
 
         def end(reply: wire.Reply | Outgoing) -> None:
             if self._waits.pop(number, None) is not None:
@@ -63,7 +71,8 @@ class Waits:
         try:
             cancel = deferred.start(end)
         except StoreError:
-            self._cancel(self._waits.pop(number))
+            del self._waits[number]
+            self._memory.give_back(num_bytes)
             raise
         if number in self._waits:
             wait.cancel = cancel
@@ -81,3 +90,4 @@ class Waits:
             wait.timer.cancel()
         if wait.cancel is not None:
             wait.cancel()
+        wait.end()

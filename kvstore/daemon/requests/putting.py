@@ -100,11 +100,7 @@ def _joined(run: ReserveResult, offsets: Sequence[int], sizes: Sequence[int]) ->
 
 def _commit_run(put: _Put, run: ReserveResult, offsets: Sequence[int]) -> wire.Reply | Deferred:
     peer, message = put.peer, put.message
-
-    def end(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
-        peer.store.end_run(peer.owner, run.slot, run.generation)
-        return _put_reply(reply) if isinstance(reply, wire.RunReply) else reply
-
+    end = partial(peer.store.end_run, peer.owner, run.slot, run.generation)
     commit = wire.CommitRun(
         run.slot,
         run.generation,
@@ -118,13 +114,15 @@ def _commit_run(put: _Put, run: ReserveResult, offsets: Sequence[int]) -> wire.R
         message.replicas,
     )
     try:
-        return mapped(runs.commit(peer, commit), end)
+        return mapped(runs.commit(peer, commit), _put_reply, end)
     except StoreError:
-        peer.store.end_run(peer.owner, run.slot, run.generation)
+        end()
         raise
 
 
-def _put_reply(reply: wire.RunReply) -> wire.PutReply:
+def _put_reply(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
+    if not isinstance(reply, wire.RunReply):
+        return reply
     if not any(reply.statuses):
         return wire.PutReply([_STORED] * len(reply.statuses))
     return wire.PutReply(
@@ -156,23 +154,22 @@ def _commit_reserved(put: _Put, reserved: list[ReserveResult]) -> wire.Reply | D
     results = [(int(got.status), got.reason) for got in reserved]  # the two enums agree
 
     def merge(reply: wire.Reply | Outgoing) -> wire.Reply | Outgoing:
-        if isinstance(reply, wire.Failure):
-            _abort_open(peer, message)
-        if isinstance(reply, wire.PutReply):
-            for index, result in zip(mine, reply.results, strict=True):
-                results[index] = result
-            return wire.PutReply(results)
-        return reply
+        if not isinstance(reply, wire.PutReply):
+            return reply
+        for index, result in zip(mine, reply.results, strict=True):
+            results[index] = result
+        return wire.PutReply(results)
 
     message = wire.Commit(
         [reserved[index].slot for index in mine],
         [reserved[index].generation for index in mine],
         [checksums[index] for index in mine],
     )
+    end = partial(_abort_open, peer, message)
     try:
-        return mapped(commit_reserved(peer, message), merge)
+        return mapped(commit_reserved(peer, message), merge, end)
     except StoreError:
-        _abort_open(peer, message)
+        end()
         raise
 
 

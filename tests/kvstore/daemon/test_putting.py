@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import xxhash
 
 from moontide.kvstore import wire
+from moontide.kvstore.daemon.waits import MAX_WAITS
 from moontide.kvstore.types import PutStatus
 
-from ...store_process import StartStore, StoreProcess
+from ...store_process import StartStore, StoreProcess, start_nodes
 from ...waiting import wait_until
 from .admin import Admin
 from .raw_client import RawClient, entry_id, put_message, remote_client
+from .test_protocol import KEYS, SHARD, open_namespace
 
 POOL_FLAGS = ("--dram", "16MiB", "--segment", "4MiB")
 RUN_BYTES = 512 << 10
@@ -145,6 +148,26 @@ def test_a_batch_beyond_a_clients_share_is_taken_as_far_as_it_goes(client: RawCl
     assert statuses == {PutStatus.STORED, PutStatus.FULL}
     assert all(reason for status, reason in results if status == PutStatus.FULL)
     assert client.call(wire.Abort([held[1]], [held[2]])).message == wire.Ok()
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+def test_a_put_that_there_is_no_room_to_wait_for_leaves_nothing(
+    store_daemon: StartStore, tmp_path: Path, size: int
+) -> None:
+    """A replace waits for other nodes: a connection has only so many waits."""
+    (node,) = start_nodes(store_daemon, tmp_path, 1, *POOL_FLAGS)
+    items = items_of([size] * 2)
+    with remote_client(node.listen, node.token) as client:
+        absent = wire.LookupBlocks(
+            open_namespace(client), KEYS[0], [SHARD.pack()], pending=True, wait_s=60.0
+        )
+        for _ in range(MAX_WAITS):
+            client.send(absent)
+        payload = b"".join(value for _, value in items)
+        refused = client.call(put_message(items, if_exists="replace"), payload).message
+        assert (type(refused), refused.code) == (wire.Failure, "busy")
+        dram = Admin(node.admin, node.token).stats()["tiers"]["dram"]
+        assert (dram["used_bytes"], dram["reserved_bytes"]) == (0, 0)
 
 
 # -- checksums that follow the values ---------------------------------------------------
