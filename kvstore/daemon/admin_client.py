@@ -36,8 +36,10 @@ class AdminClient:
 
     def get(self, path: str, query: dict[str, str], answer: type[AnswerT]) -> AnswerT:
         """Raises the StoreError the daemon answered, or StoreUnavailable."""
-        text = urllib.parse.urlencode(query)
-        return self._call("GET", f"{path}?{text}" if text else path, None, answer)
+        return self._call("GET", _asked(path, query), None, answer)
+
+    def delete(self, path: str, query: dict[str, str], answer: type[AnswerT]) -> AnswerT:
+        return self._call("DELETE", _asked(path, query), None, answer)
 
     def post(self, path: str, body: object, answer: type[AnswerT]) -> AnswerT:
         return self._call("POST", path, msgspec.json.encode(body), answer)
@@ -71,6 +73,11 @@ class AdminClient:
                 f"no store answers at {self._url}: {reason}; is `moontide store` running there, "
                 "and is --url its --admin address?"
             ) from error
+
+
+def _asked(path: str, query: dict[str, str]) -> str:
+    text = urllib.parse.urlencode(query)
+    return f"{path}?{text}" if text else path
 
 
 def read_token(path: Path) -> str:

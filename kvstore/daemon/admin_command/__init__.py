@@ -25,6 +25,7 @@ for _command in (
     copying.copy,
     copying.move,
     steering.evict,
+    steering.remove,
     steering.clear,
     steering.floor,
     steering.pin,

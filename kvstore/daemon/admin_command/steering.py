@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from urllib.parse import quote
 
 import click
 
@@ -22,10 +23,12 @@ from ..admin.bodies import (
     FloorRequest,
     PinAnswer,
     PinRequest,
+    RemoveAnswer,
     TierName,
     UnpinAnswer,
     UnpinRequest,
 )
+from ..admin.keys import parse_key
 from ..admin_client import AdminClient
 from .copying import to_node
 from .frame import TIER, connected, print_json, print_tables, table
@@ -73,6 +76,21 @@ def evict(
     for name, evicted in answer.tiers.items():
         rows.add_row(name, str(evicted.entries), human_size(evicted.num_bytes), str(evicted.tokens))
     return print_tables(rows)
+
+
+@click.command()
+@connected
+@click.argument("key")
+@click.option("--namespace", help="Hex digest, of a block that only nodes have which are away now")
+def remove(client: AdminClient, as_json: bool, key: str, namespace: str | None) -> int:
+    """Remove KEY (kv:HEX or s:TEXT), all shards of a block, at every node."""
+    parse_key(key)  # no key, no path
+    query = {} if namespace is None else {"namespace": namespace}
+    answer = client.delete(f"/v1/blocks/{quote(key, safe='')}", query, RemoveAnswer)
+    if as_json:
+        return print_json(answer)
+    click.echo(f"{answer.removed} entries removed")
+    return 0
 
 
 @click.command()

@@ -54,6 +54,20 @@ def test_people_get_tables_and_sentences(daemon: StoreProcess, run: Run) -> None
     assert "accounts agree" in run("audit").stdout
 
 
+def test_remove_takes_a_key_as_blocks_shows_it(daemon: StoreProcess, run: Run) -> None:
+    keys = ("a/b", "50%", "%2F", "ü?#", "..")
+    run("clear")  # what other tests left
+    with local_client(daemon.socket) as client:
+        for key in keys:
+            client.put(key, b"v")
+    shown = [entry["key"] for entry in json.loads(run("blocks", "--json").stdout)["entries"]]
+    assert len(shown) == len(keys)
+    for key in shown:
+        assert run("remove", key).stdout == "1 entries removed\n"
+    assert json.loads(run("remove", shown[0], "--json").stdout) == {"removed": 0}
+    assert json.loads(run("blocks", "--json").stdout)["entries"] == []
+
+
 def test_evict_stops_after_a_size(daemon: StoreProcess, run: Run) -> None:
     with local_client(daemon.socket) as client:
         for number in range(4):
@@ -102,6 +116,9 @@ def test_a_flag_that_means_nothing_is_refused_before_the_store_is_asked(
         (("floor", "--namespace", ""), "string entries have no floor"),
         (("floor", "--namespace", "zz"), "namespace 'zz' is not hex digits in pairs"),
         (("pin", "zz"), "key 'zz': write kv:HEX"),
+        (("remove", "zz"), "key 'zz': write kv:HEX"),
+        (("remove", ""), "key '': write kv:HEX"),
+        (("remove", "s:k", "--namespace", "zz"), "namespace 'zz' is not hex digits in pairs"),
         (("unpin",), "give a PIN or --all"),
         (("unpin", "zz"), "'zz'"),
         (("move",), "give conditions or, to mean all that is there, --all"),
