@@ -53,6 +53,7 @@ MAX_REASON_BYTES = 512
 MAX_PIECE_BYTES = 16 << 20
 """Of one READ or WRITE; larger slices travel as several pieces."""
 MAX_OFFSET = 1 << 62
+MAX_REQUEST_ID = (1 << 64) - 1
 MAX_BUNDLE_SLICES = 64
 MAX_BUNDLE_BYTES = 1 << 20
 """Of the slices of one bundle."""
@@ -167,8 +168,13 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
             f"{kind.name} of {length} bytes at offset {offset}; it has {least}..{most} bytes, "
             f"offsets up to {MAX_OFFSET}"
         )
-    if kind in _BUNDLES and not 2 <= offset <= MAX_BUNDLE_SLICES:
-        raise Malformed(f"{kind.name} of {offset} slices; a bundle has 2..{MAX_BUNDLE_SLICES}")
+    if kind in _BUNDLES and not (
+        2 <= offset <= MAX_BUNDLE_SLICES and request_id + offset - 1 <= MAX_REQUEST_ID
+    ):
+        raise Malformed(
+            f"{kind.name} of {offset} slices from {request_id} on; a bundle has "
+            f"2..{MAX_BUNDLE_SLICES}, with ids up to {MAX_REQUEST_ID}"
+        )
     return Header(kind, segment, request_id, offset, length)
 
 

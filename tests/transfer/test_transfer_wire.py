@@ -173,6 +173,17 @@ def test_bundles_have_a_bounded_number_of_slices(kind: Kind, count: int) -> None
         wire.decode_header(wire.HEADER.pack(b"MX", 1, kind, 0, 0, count, length))
 
 
+@pytest.mark.parametrize("kind", [Kind.WRITES, Kind.DATAS, Kind.DONES])
+def test_all_ids_of_a_bundle_are_ids(kind: Kind) -> None:
+    """An answer to one alone could not be written else."""
+    length = 0 if kind is Kind.DONES else 100
+    last = wire.MAX_REQUEST_ID - 1
+    header = wire.decode_header(wire.HEADER.pack(b"MX", 1, kind, 0, last, 2, length))
+    assert all(wire.encode_header(Header(Kind.DONE, 0, each)) for each in header.request_ids)
+    with pytest.raises(Malformed, match="ids up to"):
+        wire.decode_header(wire.HEADER.pack(b"MX", 1, kind, 0, last + 1, 2, length))
+
+
 SMALL_WRITES = st.builds(
     lambda segment, offset, length: Header(Kind.WRITE, segment, 0, offset, length),
     st.integers(0, 2**32 - 1),
