@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..daemon.settings import StoreSettings
+from ..membership import opener
 from ..service import guarded, load_command_settings, setting_option, settings_of
 from .checks import examine
 from .host import LocalHost
@@ -52,6 +53,7 @@ def _doctor(config: Path | None, as_json: bool, **flags: str | None) -> None:
         settings = load_command_settings(
             _STORE, ExaminedSettings, config_file=config, environ=os.environ, flags=given
         )
+        opener(settings.cluster)  # refused in the store's words
         report = examine_machine(settings)
         if as_json:
             click.echo(msgspec.json.encode(report).decode())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ..errors import InvalidRequest
@@ -38,19 +40,26 @@ __all__ = [
     "WorkerRecord",
     "kind_of",
     "open_membership",
+    "opener",
 ]
 
 
 def open_membership(address: str) -> Membership:
     """`memory` (this process only), `file:DIRECTORY` (this machine) or
     `etcd://HOST:PORT[,HOST:PORT]`. Raises InvalidRequest, OSError."""
+    return opener(address)()
+
+
+def opener(address: str) -> Callable[[], Membership]:
+    """What opens it. Raises InvalidRequest; touches nothing yet."""
     kind, _, rest = address.partition(":")
     if kind == "memory" and not rest:
-        return MemoryMembership(time.monotonic)
+        return partial(MemoryMembership, time.monotonic)
     if kind == "file" and rest:
-        return FileMembership(Path(rest))
+        return partial(FileMembership, Path(rest))
     if kind == "etcd" and rest.startswith("//"):
-        return _open_etcd(rest.removeprefix("//"))
+        etcd = _open_etcd(rest.removeprefix("//"))  # asks nobody before its first call
+        return lambda: etcd
     raise InvalidRequest(
         f"cluster {address!r}: write memory, file:DIRECTORY or etcd://HOST:PORT[,HOST:PORT]"
     )

@@ -93,6 +93,19 @@ def test_r76_a_typo_fails_by_name() -> None:
     assert "MOONTIDE_STORE_DRMA" in done.stderr
 
 
+@pytest.mark.parametrize("cluster", ["abc", "file:", "etcd:host", "etcd://host:port"])
+def test_a_cluster_that_the_store_refuses_is_refused(cluster: str) -> None:
+    done = run("--cluster", cluster)
+    assert done.returncode == 2
+    assert cluster.removeprefix("etcd://") in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_directory_of_the_cluster_is_not_made(tmp_path: Path) -> None:
+    run("--cluster", f"file:{tmp_path}/cluster", "--data-dir", str(tmp_path), *free_ports())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_directory_nobody_may_write_to_is_told() -> None:
     done = run("--data-dir", "/proc/store", "--nvme", "1GiB", *free_ports(), "--json")
     found = by_check(json.loads(done.stdout))
