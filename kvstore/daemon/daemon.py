@@ -122,22 +122,8 @@ class StoreDaemon:
             )
             stack.push_async_callback(self._removals.close)
             if self._peers is not None:
-                self._peers.start(
-                    self._floors.of,
-                    self._absences.bar,
-                    self._removals,
-                    locate=self._tiering.locate_key if self._tiering is not None else None,
-                )
+                self._start_peers(self._peers)
                 stack.push_async_callback(self._peers.close)
-                self._sources = dataclasses.replace(
-                    self._sources,
-                    peer_blocks=self._peers.blocks,
-                    peer_entries=self._peers.entries,
-                    hand_offs=self._peers.hand_offs,
-                    changes=self._peers.changes,
-                    clear=partial(clear_everywhere, self._floors, self._peers),
-                    is_member=self._is_member,
-                )
             server = self._make_data_server()
             stack.callback(server.close)
             admin = await self._start_admin()
@@ -198,6 +184,24 @@ class StoreDaemon:
         else:
             then(True)
         logger.info("strings_dropped count=%d reason=peers-may-have-changed-them", removed)
+
+    def _start_peers(self, peers: Peers) -> None:
+        """What they have counts among the sources from now on."""
+        peers.start(
+            self._floors.of,
+            self._absences.bar,
+            self._removals,
+            locate=self._tiering.locate_key if self._tiering is not None else None,
+        )
+        self._sources = dataclasses.replace(
+            self._sources,
+            peer_blocks=peers.blocks,
+            peer_entries=peers.entries,
+            hand_offs=peers.hand_offs,
+            changes=peers.changes,
+            clear=partial(clear_everywhere, self._floors, peers),
+            is_member=self._is_member,
+        )
 
     def _open_tiering(self) -> Tiering | None:
         """Recovers what an earlier process left on disk. Blocks: nothing is served yet."""

@@ -160,17 +160,23 @@ class Peers:
         self.entries: PeerEntries = self._strings
         self.copies = PeerCopies(store, self._roster, self._index, floor_of)
         self.hand_offs: HandOffSource = HandOffs(tools, self._roster, self._tasks)
+        self._start_changes(bar, removals)
+        self._server.start()
+        self._roster.start()
+
+    def _start_changes(self, bar: Bar, removals: BlockRemovals) -> None:
+        """Of what lies at several stores."""
         self._repair = Repair(
             WantedReplicas(),
             self._roster,
             self._index,
-            node=store.instance.node,
+            node=self._store.instance.node,
             home=home_of,
             lies_here=self._those_here,
             replicate=self.copies.replicate,
         )
         self.changes: EntryChanges = ClusterChanges(
-            store,
+            self._store,
             self._roster,
             self._fences,
             self._tasks,
@@ -184,8 +190,6 @@ class Peers:
             asyncio.create_task(self._repair.run(), name="replica-repair"),
             asyncio.create_task(self._repair.run_hastened(), name="replicas-hastened"),
         )
-        self._server.start()
-        self._roster.start()
 
     def joined(self) -> None:
         """Our record lies in the membership: the others come to know of us."""

@@ -11,9 +11,8 @@ from ...keys import BLOCK_KEY_BYTES, EntryId, Namespace
 from ...layout import Group, Kind, KVLayout
 from ...types import ReserveStatus
 from ..peer import Peer
-from ..settings import PEERS_NEED
 from . import checks
-from .entries import LEAST_TTL_SECONDS, reserved_reply
+from .entries import LEAST_TTL_SECONDS, check_wanted_replicas, reserved_reply
 
 MAX_NAME_CHARS = 1024
 
@@ -44,7 +43,9 @@ def reserve(peer: Peer, message: wire.ReserveBlocks) -> wire.Reserved:
             "the first block's parent 0"
         )
     checks.seconds("ttl_s", message.ttl_s, least=LEAST_TTL_SECONDS)
-    check_block_replicas(peer, message)
+    check_wanted_replicas(peer, message.replicas)  # too few stores now: made once there are more
+    if message.replicas > 1 and message.request_scoped:
+        raise InvalidRequest("replicas of a request-scoped block; nobody else finds one: ask for 1")
     results = peer.store.reserve_blocks(
         peer.owner,
         message.namespace,
@@ -64,20 +65,6 @@ def reserve(peer: Peer, message: wire.ReserveBlocks) -> wire.Reserved:
             list(map(EntryId, compress(entries, here))), message.replicas
         )
     return reserved_reply(results)
-
-
-def check_block_replicas(peer: Peer, message: wire.ReserveBlocks) -> None:
-    """Of stores there may be too few now: the copies are made once there are more."""
-    if not 1 <= message.replicas <= wire.MAX_REPLICAS:
-        raise InvalidRequest(
-            f"replicas is {message.replicas}; it must lie in 1..{wire.MAX_REPLICAS}"
-        )
-    if message.replicas > 1 and peer.sources.changes is None:
-        raise InvalidRequest(
-            f"replicas is {message.replicas}; this store has no peers: {PEERS_NEED}"
-        )
-    if message.replicas > 1 and message.request_scoped:
-        raise InvalidRequest("replicas of a request-scoped block; nobody else finds one: ask for 1")
 
 
 def publish_hbm(peer: Peer, message: wire.PublishHbm) -> wire.Ok:

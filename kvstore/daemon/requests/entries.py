@@ -135,11 +135,16 @@ def reserve_room(
 
 
 def check_replicas(peer: Peer, replicas: int) -> None:
-    if not 1 <= replicas <= wire.MAX_REPLICAS:
-        raise InvalidRequest(f"replicas is {replicas}; it must lie in 1..{wire.MAX_REPLICAS}")
+    """Also whether there are so many stores now."""
+    check_wanted_replicas(peer, replicas)
     if peer.sources.changes is not None:
         peer.sources.changes.check_replicas(replicas)
-    elif replicas > 1:
+
+
+def check_wanted_replicas(peer: Peer, replicas: int) -> None:
+    if not 1 <= replicas <= wire.MAX_REPLICAS:
+        raise InvalidRequest(f"replicas is {replicas}; it must lie in 1..{wire.MAX_REPLICAS}")
+    if replicas > 1 and peer.sources.changes is None:
         raise InvalidRequest(f"replicas is {replicas}; this store has no peers: {PEERS_NEED}")
 
 
