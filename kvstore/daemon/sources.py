@@ -107,7 +107,7 @@ class EntryChanges(Protocol):
     ) -> None:
         """Calls one of the two. `fail` gets a retryable error: a store that cannot be reached, or
         too many changes of the same entries at once. Blocks among them are removed in all of their
-        shards; `namespaces`: of these, as far as the asker knows."""
+        shards; `namespaces`: all that these are of, or none, when those that are found count."""
 
     def want(self, entries: Sequence[EntryId], replicas: int) -> None:
         """So many replicas of these are wanted in all: one that goes with its store is made

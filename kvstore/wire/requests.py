@@ -153,9 +153,8 @@ class Remove(Message, frozen=True, tag=14):
     """String entries, and blocks in all of their shards (named by their key, with a shard or
     without), go from every node. Between nodes (`fence_s`): > 0 from this one, which takes in no
     copies of them for so long; 0 ends that. `known`: the stores (instances) that the asker knows,
-    itself among them; Busy where there is another. `namespaces`: digests of those that the blocks
-    are of, as far as the asker knows; what it finds itself need not be among them. Answer:
-    CountReply."""
+    itself among them; Busy where there is another. `namespaces`: digests of all that the blocks
+    are of; where none is named, those that are found count. Answer: CountReply."""
 
     entries: list[bytes]
     fence_s: float | None = None

@@ -277,7 +277,8 @@ class ClusterChanges:
     def _concerned(
         self, entries: Sequence[EntryId], namespaces: Collection[bytes]
     ) -> Collection[bytes]:
-        """Namespaces of the blocks among these."""
+        """Namespaces of the blocks among these: those that were named, else those that are found,
+        which takes a look at each block."""
         if namespaces:
             return namespaces
         return sorted(set().union(*map(self._namespaces_of, filter(is_block, entries))))

@@ -29,8 +29,8 @@ def once_agreed(
     *,
     namespaces: Collection[bytes] = (),
 ) -> Deferred:
-    """The answer of `act`, which runs while no other store has one of the entries. `namespaces`: of
-    blocks among them, as far as is known."""
+    """The answer of `act`, which runs while no other store has one of the entries. `namespaces`:
+    see `EntryChanges.change`."""
     late = StoreTimeout(f"{len(entries)} entries were not changed within {AGREE_SECONDS:g} s")
     return Deferred(
         AGREE_SECONDS + REMOVAL_SECONDS,
