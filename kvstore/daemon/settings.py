@@ -79,7 +79,9 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = "keep"
     admin: Annotated[HostPort, Meta(description="Admin REST and metrics")] = DEFAULT_ADMIN
-    dram: Annotated[Size, Meta(description="Size of the DRAM tier, taken at start")] = Size(1 << 30)
+    dram: Annotated[
+        Size, Meta(description="Size of the DRAM tier, taken at start", ge=PAGE_BYTES)
+    ] = Size(1 << 30)
     nvme: Annotated[
         Size,
         Meta(description="Size of the NVMe tier, in nvme of the data dir, index included; 0: none"),
@@ -273,7 +275,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
         if self.inline > self.segment_bytes:
             raise InvalidRequest(
                 f"inline is {self.inline}, more than a segment ({Size(self.segment_bytes)}): "
-                "lower --inline"
+                f"lower --inline or raise {'--dram' if self.segment is None else '--segment'}"
             )
 
     def _check_tls(self) -> None:

@@ -133,7 +133,7 @@ def test_a_taken_port_is_named(unstarted: StoreProcess) -> None:
         (("--transports", "rdma"), "rdma"),
         (("--transports", "pigeon"), "pigeon"),
         (("--dram", "lots"), "lots"),
-        (("--dram", "0"), "segment"),
+        (("--dram", "0"), "--dram='0': 0 is below the least allowed, 4KiB"),
         (("--segment", "1000"), "1000"),
         (("--dram", "1MiB", "--segment", "64MiB"), "segment"),
         (("--max-entries", "0"), "max"),

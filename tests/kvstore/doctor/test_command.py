@@ -78,7 +78,13 @@ def test_it_checks_the_store_that_file_and_environment_describe(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("flags", "named"), [(("--dram", "0"), "segment"), (("--nvme", "1MiB"), "NVMe")]
+    ("flags", "named"),
+    [
+        (("--dram", "0"), "--dram='0': 0 is below the least allowed, 4KiB"),
+        (("--dram", "32KiB"), "lower --inline or raise --dram"),
+        (("--segment", "32KiB"), "lower --inline or raise --segment"),
+        (("--nvme", "1MiB"), "NVMe"),
+    ],
 )
 def test_r76_settings_that_cannot_be_end_in_one_line(flags: tuple[str, ...], named: str) -> None:
     done = run(*flags)
