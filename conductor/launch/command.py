@@ -16,13 +16,13 @@ from types import FrameType
 import click
 import msgspec
 
-from moontide.kvstore.service import Process, daemon_command
+from moontide.kvstore.service import Process, SettingsError, daemon_command
 
 from .cluster import Cluster, Say, running
 from .errors import ChildDied, TimedOut
 from .plan import Plan, make_plan
 from .ports import fixed_ports, free_ports
-from .settings import DemoSettings, UpSettings
+from .settings import DEFAULT_MODEL, DemoSettings, UpSettings
 from .state import write_state
 
 _WATCH_SECONDS = 0.1
@@ -36,6 +36,12 @@ class _Stopped(Exception):
 
 
 def _run_up(settings: UpSettings, process: Process) -> int:
+    # Told at once: a worker finds out after it has loaded its libraries.
+    if settings.model != DEFAULT_MODEL and not Path(settings.model).expanduser().exists():
+        raise SettingsError(
+            f"model={settings.model}: there is no such file or directory; give {DEFAULT_MODEL}, a "
+            "directory or a .gguf file"
+        )
     return _with_cluster(settings, process, settings.run_dir, partial(_serve, settings))
 
 
@@ -143,7 +149,12 @@ def _stoppable() -> Iterator[None]:
 def _run_directory(given: Path | None) -> Iterator[Path]:
     """The directory given, kept; or a temporary one, removed unless an error needs its logs."""
     if given is not None:
-        given.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            given.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise SettingsError(
+                f"run_dir={given}: a file is in the way; give a directory, or a name for one"
+            ) from error
         yield given.resolve()
         return
     made = Path(tempfile.mkdtemp(prefix="moontide-"))

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from moontide.kvstore.service import Size
 
 DEFAULT_PORT_BASE = 7400
+DEFAULT_MODEL = "smollm2"
 MAX_NODES = 16
 MAX_WORKERS = 16
 MIN_NVME_BYTES = 64 << 20
@@ -29,7 +30,7 @@ class UpSettings(Struct, frozen=True, kw_only=True):
             "for, else 0"
         ),
     ] = None
-    model: Annotated[str, Meta(description="smollm2, a directory or a .gguf file")] = "smollm2"
+    model: Annotated[str, Meta(description="smollm2, a directory or a .gguf file")] = DEFAULT_MODEL
     device: Annotated[str, Meta(description="auto, cpu or cuda:N")] = "auto"
     load: Annotated[
         Literal["auto", "always"],

@@ -137,12 +137,14 @@ def test_children_end_when_up_is_killed(start_up: StartUp) -> None:
     wait_until(lambda: not any(lives(pid) for pid in pids), ENDS_SECONDS)
 
 
-def test_a_missing_model_ends_up_with_the_workers_words(start_up: StartUp) -> None:
-    up = start_up("--model", "/nowhere/model.gguf")
+def test_a_damaged_model_ends_up_with_the_workers_words(start_up: StartUp, tmp_path: Path) -> None:
+    damaged = tmp_path / "model.gguf"
+    damaged.write_bytes(b"no weights")
+    up = start_up("--model", str(damaged))
     assert up.process.wait(START_SECONDS) == 1
     said = (up.folder / "stderr").read_text()
     assert "both-1 ended with status" in said
-    assert "/nowhere/model.gguf" in said
+    assert str(damaged) in said
     assert "Traceback" not in said
 
 

@@ -37,3 +37,20 @@ def test_a_temporary_path_too_long_for_sockets_is_named(temporary: Path) -> None
     assert result.exit_code == 2
     assert "TMPDIR" in result.stderr
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("model", ["nowhere/model.gguf", "abc"])
+def test_a_missing_model_is_refused_before_anything_starts(temporary: Path, model: str) -> None:
+    result = CliRunner().invoke(up, ["--model", model])
+    assert result.exit_code == 2
+    assert f"model={model}: there is no such file or directory" in result.stderr
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_file_in_the_place_of_the_run_directory_is_refused(temporary: Path, below: str) -> None:
+    file = temporary / "file"
+    file.touch()
+    result = CliRunner().invoke(up, ["--run-dir", str(file / below)])
+    assert result.exit_code == 2
+    assert f"run_dir={file / below}: a file is in the way" in result.stderr
