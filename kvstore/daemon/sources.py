@@ -94,6 +94,10 @@ class EntryChanges(Protocol):
     ) -> None:
         """It has changed them. `numbers`: see `BlockRemovals.count`."""
 
+    def check_settled(self) -> None:
+        """Raises Busy while blocks that lie here may have been removed without us: others, who
+        know of us again, would bring them back."""
+
     def check_replicas(self, replicas: int) -> None:
         """Raises StoreUnavailable when there are fewer stores."""
 

@@ -131,6 +131,9 @@ class ClusterChanges:
                     "yet: retry later"
                 )
 
+    def check_settled(self) -> None:
+        self._removals.check_settled()
+
     def check_replicas(self, replicas: int) -> None:
         live = len(self._roster.neighbours()) + 1
         if replicas > live:

@@ -28,6 +28,8 @@ def lookup(peer: Peer, message: wire.LookupBlocks) -> wire.BlocksReply | Deferre
     checks.seconds("wait_s", message.wait_s)
     checks.seconds("timeout_s", message.timeout_s)
     floors.check(peer, message)
+    if message.local_only and peer.sources.changes is not None and peer.sources.is_member():
+        peer.sources.changes.check_settled()
     keys = checks.block_keys(message.keys)
     asked = _Lookup(peer, message, keys, checks.shards(message.coverage, len(keys)))
     if asked.is_complete():

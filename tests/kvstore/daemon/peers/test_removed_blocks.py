@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from moontide.kvstore.keys import block_keys
 from ....store_process import StartStore, StoreProcess, start_nodes
 from ....waiting import wait_until
 from ...client.helpers import client_of
-from ..warm import ALICE, NAMESPACE, admin_of, prompt, wait_flushed, write_blocks
+from ..warm import ALICE, NAMESPACE, admin_of, prompt, read_blocks, wait_flushed, write_blocks
 from .test_block_replicas import num_at
 
 TOKENS = prompt(6)
@@ -111,3 +112,29 @@ def test_a_node_that_was_away_forgets_what_a_removed_block_was_of(
     wait_flushed(away, 2 * len(KEYS))
     away.restart()
     assert num_at(away, TOKENS) == 6
+
+
+def test_a_node_that_returns_gives_nothing_away_until_it_knows_what_was_removed(
+    holders: list[StoreProcess], tmp_path: Path
+) -> None:
+    """However long that takes, here since the numbers cannot be read: it would be there again."""
+    stays, away = holders
+    numbers = tmp_path / "cluster" / "floors"
+    with client_of(stays) as client, client.kv(NAMESPACE) as kv:
+        with away.stopped():
+            wait_until(lambda: not client.stats()["peers"]["known"], seconds=20.0)
+            assert client.remove_blocks(NAMESPACE, TOKENS, first_block=5) == 1
+            readable = numbers.rename(tmp_path / "numbers")
+            numbers.mkdir()
+        wait_until(lambda: len(client.stats()["peers"]["up"]) == 1, seconds=20.0)
+        assert num_at(away, TOKENS) == 6
+        for _ in range(20):
+            assert kv.lookup(TOKENS).num_tokens == 5 * NAMESPACE.block_tokens
+            time.sleep(0.05)
+        numbers.rmdir()
+        readable.rename(numbers)
+        wait_until(lambda: num_at(away, TOKENS) == 0, seconds=20.0)
+        assert _counts(holders) == [5, 0]
+        write_blocks(client, TOKENS)
+    with client_of(away) as client:
+        assert read_blocks(client, TOKENS)
