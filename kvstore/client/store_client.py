@@ -96,7 +96,8 @@ class StoreClient:
 
     When the daemon goes away it reconnects by itself, and calls meanwhile raise StoreUnavailable
     at their deadline. Every call takes `timeout_s` (default: that of `connect`) and raises
-    StoreTimeout when it passes. Keys `"a"` and `b"a"` are the same; values are bytes."""
+    StoreTimeout when it passes. Keys `"a"` and `b"a"` are the same; values are bytes. Buffers
+    must not change until the call returns."""
 
     def __init__(
         self,
