@@ -106,6 +106,7 @@ class PeerFill:
         except Exception:  # the task boundary
             logger.exception("fill_failed peer=%s", self._link.record.id)
         finally:
+            self._plan.drop_released(self._tools.store.is_pinned)  # counted as such
             self._plan.give_up(self._plan.pieces)
             self._end(self._plan.take_given_up())
             await self._stop_reads()
