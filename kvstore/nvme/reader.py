@@ -155,19 +155,20 @@ class Reader:
 
     def _read(self, span: _Span, desk: ReadDesk) -> list[Read]:
         """The reads whose destination now holds verified bytes."""
-        region = span.region
-        if region is None or not region.use():
+        region, requests = span.region, span.batch.requests
+        reads = [read for read in span.reads if requests[read.position].is_wanted()]
+        if not reads or region is None or not region.use():
             return []
         try:
-            good = desk.bring_in(region, span.reads)
+            good = desk.bring_in(region, reads)
         except DISK_ERRORS as error:
             logger.error("nvme_read_failed region=%d reason=%s", region.id, error)
             with self._changed:
                 self._counters.disk_errors += 1
-            good = self._one_by_one(region, span.reads, desk)
+            good = self._one_by_one(region, reads, desk)
         finally:
             region.leave()
-        self._report_damage(span.reads, good)
+        self._report_damage(reads, good)
         return good
 
     def _one_by_one(self, region: Region, reads: Sequence[Read], desk: ReadDesk) -> list[Read]:

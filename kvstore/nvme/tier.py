@@ -213,8 +213,9 @@ class NvmeTier:
 
     def read(self, requests: Sequence[ExtentRead], done: ReadDone) -> bool:
         """Brings extents in; `done` gets one result each. True: the destination holds the extent,
-        verified. False: it holds anything; the entry was damaged (and is dropped) or has gone."""
-        for location, extent, destination in requests:
+        verified. False: it holds anything; the entry was damaged (and is dropped), has gone, or
+        was not wanted any more."""
+        for location, extent, destination, _ in requests:
             if destination.nbytes != location.extent_lengths[extent]:
                 raise InvalidRequest(
                     f"destination of {destination.nbytes} bytes for extent {extent} of "

@@ -56,11 +56,13 @@ class NvmeWrite:
 
 class ExtentRead(NamedTuple):
     """One extent to bring in. `destination` has exactly the extent's length and belongs to the
-    tier until `done`; page-aligned ones are filled without a copy."""
+    tier until `done`; page-aligned ones are filled without a copy. `is_wanted` is asked on a
+    reader's thread, right before: where it is not, the disk is left alone."""
 
     location: NvmeLocation
     extent: int
     destination: memoryview
+    is_wanted: Callable[[], bool] = lambda: True
 
 
 class NvmeEntry(NamedTuple):

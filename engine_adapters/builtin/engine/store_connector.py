@@ -253,10 +253,11 @@ class StoreConnector:
         return max(self.advisor.prefill.seconds(lost), self.settings.load_timeout_s)
 
     def _narrow(self, sequence: Sequence, load: range) -> None:
-        """What is found after `load` and would come from another node need not come."""
+        """What is found after `load` and does not lie in this node's memory need not come."""
         found = sequence.found
         assert found is not None
-        if not all(found.source(block).is_local for block in range(load.stop, found.stop)):
+        rest = range(load.stop, found.stop)
+        if not all(found.source(block).transport == "shm" for block in rest):
             self._lookups.narrow(sequence, load.stop * self._tensors.page_tokens)
 
     def _store(self, chunk: Chunk) -> LayerStore:

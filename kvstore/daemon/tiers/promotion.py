@@ -7,7 +7,8 @@
     last layer ──► commit
 
 An extent that does not match its checksum is dropped by the disk tier; its fill ends, and whoever
-waits for it hears so.
+waits for it hears so. So does a fill that somebody held and nobody does any more, as those from
+other nodes do: what was given up, or is not loaded, is in the way of what is.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Fill:
         "offsets",
         "reads",
         "slot",
+        "was_held",
         "watermark",
     )
 
@@ -48,6 +50,7 @@ class Fill:
         self.watermark = 0
         self.reads = 0
         self.failed = False
+        self.was_held = False
 
 
 class Promotion:
@@ -70,6 +73,7 @@ class Promotion:
         self._ended = ended
         self._batches = _layer_major(fills)
         self._refused: list[tuple[Fill, int]] | None = None  # a batch the tier had no room for
+        self._fills = fills
         self._on_their_way = 0
         self._open = len(fills)
 
@@ -90,6 +94,19 @@ class Promotion:
                 return False
         return True
 
+    def drop_released(self) -> None:
+        """Ends fills that somebody held and nobody does any more. What nobody ever held comes for
+        whoever asks next."""
+        for fill in self._fills:
+            if fill.failed or fill.watermark == fill.location.num_extents:
+                continue
+            if self._store.is_pinned(fill.slot, fill.generation):
+                fill.was_held = True
+            elif fill.was_held:
+                fill.failed = True
+                if not fill.reads:
+                    self._end_failed(fill)
+
     def _read(self, batch: list[tuple[Fill, int]]) -> bool:
         requests = [self._request(fill, extent) for fill, extent in batch]
         for fill, _ in batch:
@@ -106,14 +123,16 @@ class Promotion:
         start = fill.offsets[extent]
         length = fill.location.extent_lengths[extent]
         data = self._store.reserved_buffer(FILL_OWNER, fill.slot, fill.generation)
-        return ExtentRead(fill.location, extent, data[start : start + length])
+        wanted = data[start : start + length]
+        return ExtentRead(fill.location, extent, wanted, lambda: not fill.failed)
 
     def _arrived(self, batch: list[tuple[Fill, int]], results: Sequence[bool]) -> None:
         self._on_their_way -= 1
         finished = []
         for (fill, extent), intact in zip(batch, results, strict=True):
             fill.reads -= 1
-            self._count(fill.location.extent_lengths[extent], intact)
+            if intact or not fill.failed:
+                self._count(fill.location.extent_lengths[extent], intact)
             if intact:
                 fill.complete.add(extent)
                 if self._advance(fill):

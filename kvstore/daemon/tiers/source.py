@@ -70,6 +70,8 @@ class NvmeSource:
         """Goes on with what the disk's queue had no room for."""
         self._promotions = [each for each in self._promotions if not each.is_over]
         for promotion in self._promotions:
+            promotion.drop_released()
+        for promotion in self._promotions:
             if not promotion.pump():
                 break
 
@@ -79,8 +81,10 @@ class NvmeSource:
         fills: list[Fill] = []
         with contextlib.suppress(StoreError):  # a bound was met: the rest is not brought
             self._fill_blocks(request, fills)
-        self._promote(fills)
+        promotion = self._promote(fills)
         then()
+        if promotion is not None:  # seen now, however soon the asker lets go again
+            promotion.drop_released()
 
     def _fill_blocks(self, request: BlocksWanted, fills: list[Fill]) -> None:
         if self._store.namespace(request.namespace).digest.hex() in self._hidden:
@@ -236,9 +240,9 @@ class NvmeSource:
 
     # -- reading ------------------------------------------------------------------------
 
-    def _promote(self, fills: list[Fill]) -> None:
+    def _promote(self, fills: list[Fill]) -> Promotion | None:
         if not fills:
-            return
+            return None
         promotion = Promotion(
             self._store,
             self._nvme,
@@ -249,6 +253,7 @@ class NvmeSource:
         )
         self._promotions.append(promotion)
         promotion.pump()
+        return promotion
 
     def _fill_ended(self, fill: Fill, stored: bool) -> None:
         entry = fill.location.entry

@@ -12,9 +12,10 @@ import pytest
 
 from moontide.engine_adapters.builtin.bench.throttle import ThrottledRelay
 from moontide.engine_adapters.builtin.engine.load_advisor import LoadAdvisor, MeasuredChoice
+from moontide.engine_adapters.builtin.engine.load_costs import PrefillCost
 from moontide.engine_adapters.builtin.engine.load_decision import Company
 from moontide.engine_adapters.builtin.engine.sequence import Found, Sequence, Source
-from moontide.engine_adapters.builtin.model import Sampling
+from moontide.engine_adapters.builtin.model import ModelConfig, Sampling
 from moontide.kvstore import Namespace, StoreClient, Tier, connect
 from moontide.kvstore.membership import FileMembership, StoreRecord
 
@@ -111,10 +112,19 @@ def await_known(clients: list[StoreClient]) -> None:
     wait_until(is_known, 10.0, clients[1].stats)
 
 
-def slow_prefill(advisor: LoadAdvisor, tokens_per_s: float) -> None:
-    """As if the worker had computed a great deal at that speed."""
-    for _ in range(40):
-        advisor.prefill.note([range(1000)], 1000 / tokens_per_s)
+class SteadyPrefill(PrefillCost):
+    """Computing takes so long, whatever this machine does meanwhile."""
+
+    def __init__(self, config: ModelConfig, tokens_per_s: float) -> None:
+        super().__init__(config, "cpu")
+        super().note([range(1000)], 1000 / tokens_per_s)
+
+    def note(self, chunks: list[range], seconds: float) -> None:
+        pass
+
+
+def prefill_at(advisor: LoadAdvisor, tokens_per_s: float) -> None:
+    advisor.prefill = SteadyPrefill(advisor.config, tokens_per_s)
 
 
 def test_r51_a_load_over_1_mbit_is_dropped_once_and_then_not_begun(
@@ -125,7 +135,8 @@ def test_r51_a_load_over_1_mbit_is_dropped_once_and_then_not_begun(
     clients: list[StoreClient],
     namespace: Namespace,
 ) -> None:
-    here = make_here()
+    """50 blocks take 7 s; computing them takes 0.02 s."""
+    here = make_here(lambda advisor: prefill_at(advisor, 20_000.0))
     prompts = [prompt(TOKENS, seed) for seed in range(3)]
     expected = [home.stored(token_ids).token_ids for token_ids in prompts]
     await_known(clients)
@@ -159,7 +170,7 @@ def test_r51_where_computing_is_slower_still_it_is_loaded(
     mbit: int,
 ) -> None:
     """50 blocks take 0.7 s at 10 Mbit/s; computing them would take 40 s."""
-    here = make_here(lambda advisor: slow_prefill(advisor, 10.0))
+    here = make_here(lambda advisor: prefill_at(advisor, 10.0))
     token_ids = prompt(TOKENS, 100 + mbit)
     expected = home.stored(token_ids)
     await_known(clients)
@@ -181,7 +192,7 @@ def test_the_part_that_is_near_is_loaded_and_the_rest_computed(
     cluster: SlowCluster, home: Bench, make_here: MakeBench, clients: list[StoreClient]
 ) -> None:
     def teach(advisor: LoadAdvisor) -> None:
-        slow_prefill(advisor, 2_000.0)
+        prefill_at(advisor, 2_000.0)
         advisor.rates.note(REMOTE, 10_000_000, 10_000_000 / MBIT, time.monotonic())
 
     here = make_here(teach)
@@ -208,10 +219,10 @@ def test_r51_of_a_slow_peers_blocks_the_first_are_loaded_while_the_rest_is_compu
     bytes_per_s = 2 * MBIT
 
     def teach(advisor: LoadAdvisor) -> None:
-        slow_prefill(advisor, 150.0)
+        prefill_at(advisor, 150.0)
         advisor.rates.note(REMOTE, 10_000_000, 10_000_000 / bytes_per_s, time.monotonic())
 
-    patient, here = make_here(lambda advisor: slow_prefill(advisor, 10.0)), make_here(teach)
+    patient, here = make_here(lambda advisor: prefill_at(advisor, 10.0)), make_here(teach)
     home.stored(prompt(TOKENS, 8))
     token_ids = prompt(TOKENS, 9)
     expected = home.stored(token_ids)
@@ -238,7 +249,7 @@ def test_a_step_waits_for_another_node_only_if_its_pace_is_known_and_nobody_else
     taught: list[LoadAdvisor] = []
     make_here(taught.append)
     [advisor] = taught
-    slow_prefill(advisor, 150.0)
+    prefill_at(advisor, 150.0)
     advisor.rates.note(REMOTE, 10_000_000, 10_000_000 / (2 * MBIT), time.monotonic())
     chooser = MeasuredChoice(advisor)
     sequence = Sequence(1, tuple(prompt(TOKENS)), Sampling())
