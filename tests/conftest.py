@@ -8,9 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from .prepared_process import end_parent
 from .store_process import StartStore, store_processes
+
+settings.register_profile("unhurried", deadline=None)  # how long one takes tells of the machine
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings, strategies
+from hypothesis import given, strategies
 
 from moontide.engine_adapters.builtin.engine.load_choice import (
     NEGLIGIBLE_LOAD_S,
@@ -68,7 +68,6 @@ def options(
 
 
 @given(blocks, rests, bandwidths, speeds, strategies.booleans())
-@settings(deadline=None)
 def test_it_is_never_worse_than_cold_or_load_alone(
     num_blocks: int, rest: int, bytes_per_s: float, tokens_per_s: float, overlaps: bool
 ) -> None:
@@ -80,7 +79,6 @@ def test_it_is_never_worse_than_cold_or_load_alone(
 
 
 @given(blocks, rests, bandwidths, strategies.floats(1.0, 1e4), speeds, strategies.booleans())
-@settings(deadline=None)
 def test_more_bandwidth_never_loads_less_nor_takes_longer(
     num_blocks: int,
     rest: int,
@@ -120,7 +118,6 @@ def test_blocks_before_a_slow_peers_are_loaded_and_its_own_computed() -> None:
     strategies.floats(0.001, 100.0),
     strategies.floats(0.001, 1000.0),
 )
-@settings(deadline=None)
 def test_r51_a_load_at_a_steady_pace_is_dropped_where_computing_is_faster(
     num_parts: int, part_s: float, recompute_s: float
 ) -> None:
