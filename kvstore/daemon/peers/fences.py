@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from ...errors import Busy
-from ...keys import BlockKey, EntryId, is_block
+from ...keys import BlockKey, EntryId, block_key_of, is_block
 
 MAX_FENCED = 65536
 
@@ -84,5 +84,8 @@ class Fences:
 
 
 def _changed(entry: EntryId, holder: str | None) -> Busy:
-    key = entry[1:101].decode("utf-8", "replace")
-    return Busy(f"{key!r} is being changed by store {holder}; retry later")
+    if is_block(entry):
+        what = f"kv:{block_key_of(entry).hex()} is being removed"
+    else:
+        what = f"{entry[1:101].decode('utf-8', 'replace')!r} is being changed"
+    return Busy(f"{what} by store {holder}; retry later")

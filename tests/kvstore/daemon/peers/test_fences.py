@@ -46,5 +46,7 @@ def test_blocks_are_looked_for_up_to_the_first_that_is_being_removed() -> None:
     fences.take([EntryId(b"k" + keys[2])], "a", until=10.0, now=0.0)
     assert fences.num_block_fences == 1
     assert fences.leading(keys, 9.0) == keys[:2]
+    with pytest.raises(Busy, match=f"^kv:{keys[2].hex()} is being removed"):
+        fences.check([EntryId(b"k" + keys[2])], "b", 9.0)
     fences.release([EntryId(b"k" + keys[2])], "a")
     assert fences.leading(keys, 9.0) == keys
