@@ -69,7 +69,9 @@ class AsyncBlockStore(PolledBlockStore):
         timeout_s: float | None = None,
     ) -> AsyncBlockWriter:
         keys, wanted = self.keys(token_ids, extra=extra), self.wanted(replicas)
-        return AsyncBlockWriter(self.jobs, keys, first_block, wanted, self.limit(timeout_s))
+        return AsyncBlockWriter(
+            self.jobs, keys, first_block, self.limit(timeout_s), replicas=wanted
+        )
 
     async def close(self) -> None:
         """As that of BlockStore."""
@@ -113,10 +115,11 @@ class AsyncBlockWriter(WriterSteps):
         jobs: BlockJobs,
         keys: Sequence[BlockKey],
         first_block: int,
-        replicas: int,
         deadline: Deadline,
+        *,
+        replicas: int = 1,
     ) -> None:
-        super().__init__(jobs, keys, first_block, replicas)
+        super().__init__(jobs, keys, first_block, replicas=replicas)
         self._deadline = deadline
         self._result: Arrival
 

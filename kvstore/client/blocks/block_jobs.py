@@ -146,9 +146,10 @@ class BlockJobs:
         self,
         keys: Sequence[BlockKey],
         first_block: int,
-        replicas: int,
         deadline_s: float,
         deliver: Deliver,
+        *,
+        replicas: int,
     ) -> StoreHandle:
         """Submits the store."""
         check_replicas(replicas)

@@ -91,7 +91,7 @@ class BlockStore(PolledBlockStore):
         """Writes blocks layer by layer: commit on a clean exit, abort on an error. `replicas` as in
         `begin_store`."""
         keys, wanted = self.keys(token_ids, extra=extra), self.wanted(replicas)
-        return BlockWriter(self.jobs, keys, first_block, wanted, self.limit(timeout_s))
+        return BlockWriter(self.jobs, keys, first_block, self.limit(timeout_s), replicas=wanted)
 
     # -- life -------------------------------------------------------------------------
 

@@ -123,7 +123,9 @@ class PolledBlockStore:
         this block store's): complete copies on as many nodes, made soon after the commit, which
         does not wait for them, and again when one goes with its node."""
         keys, wanted = self.keys(token_ids, extra=extra), self.wanted(replicas)
-        return self.jobs.begin_store(keys, first_block, wanted, deadline_s, self.jobs.desk.deliver)
+        return self.jobs.begin_store(
+            keys, first_block, deadline_s, self.jobs.desk.deliver, replicas=wanted
+        )
 
     def begin_request_store(self, key: BlockKey, *, ttl_s: float, deadline_s: float) -> StoreHandle:
         """As `begin_store`, for one block that is no full block of a prompt: found under `key` (16

@@ -64,7 +64,7 @@ class WriterSteps:
     """Blocks under way. Afterwards `failed_blocks` are those that found no room."""
 
     def __init__(
-        self, jobs: BlockJobs, keys: Sequence[BlockKey], first_block: int, replicas: int
+        self, jobs: BlockJobs, keys: Sequence[BlockKey], first_block: int, *, replicas: int
     ) -> None:
         self._jobs = jobs
         self._keys = keys
@@ -81,7 +81,7 @@ class WriterSteps:
 
     def _begin(self, deadline_s: float, deliver: Deliver) -> None:
         self._store = self._jobs.begin_store(
-            self._keys, self._first_block, self._replicas, deadline_s, deliver
+            self._keys, self._first_block, deadline_s, deliver, replicas=self._replicas
         )
 
     def _commit(self) -> None:
@@ -134,10 +134,11 @@ class BlockWriter(WriterSteps):
         jobs: BlockJobs,
         keys: Sequence[BlockKey],
         first_block: int,
-        replicas: int,
         deadline: Deadline,
+        *,
+        replicas: int = 1,
     ) -> None:
-        super().__init__(jobs, keys, first_block, replicas)
+        super().__init__(jobs, keys, first_block, replicas=replicas)
         self._deadline = deadline
         self._result = Waiter()
         jobs.desk.wait_attached(deadline)
