@@ -9,13 +9,13 @@ from ..errors import InvalidRequest, StoreTimeout
 MAX_TIMEOUT_SECONDS = 86400.0
 
 
-def check_timeout(timeout_s: float) -> float:
+def check_timeout(timeout_s: float, name: str = "timeout") -> float:
     """Raises InvalidRequest on anything but a number of seconds in (0, one day]."""
     if type(timeout_s) is float and 0 < timeout_s <= MAX_TIMEOUT_SECONDS:
         return timeout_s
     if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_SECONDS:
         raise InvalidRequest(
-            f"timeout of {timeout_s!r} seconds; give a number above 0 and at most "
+            f"{name} of {timeout_s!r} seconds; give a number above 0 and at most "
             f"{MAX_TIMEOUT_SECONDS:g}"
         )
     return float(timeout_s)

@@ -51,7 +51,7 @@ class PinnedKeys:
         self._reader = reader
         self._link = link
         self._pins = pins
-        self._ttl_s = check_timeout(ttl_s)
+        self._ttl_s = check_timeout(ttl_s, "ttl_s")
         self._timeout_s = timeout_s
         self._held: dict[EntryId, _Held] = {}
         self._ends_at = time.monotonic() + self._ttl_s
@@ -101,7 +101,7 @@ class PinnedKeys:
 
     def renew(self, ttl_s: float, *, timeout_s: float | None = None) -> None:
         """The pins hold for `ttl_s` from now. Raises ViewExpired when they have ended."""
-        ends_at = time.monotonic() + check_timeout(ttl_s)
+        ends_at = time.monotonic() + check_timeout(ttl_s, "ttl_s")
         deadline = Deadline(timeout_s or self._timeout_s)
         self._check()
         for pin in self._tickets:

@@ -38,7 +38,7 @@ def put_options(
     if not isinstance(soft_pin, bool):
         raise InvalidRequest(f"soft_pin is {soft_pin!r}; give True or False")
     if ttl_s is not None:
-        ttl_s = check_timeout(ttl_s)
+        ttl_s = check_timeout(ttl_s, "ttl_s")
     return PutOptions(if_exists, ttl_s, soft_pin, replicas)
 
 

@@ -115,6 +115,12 @@ class StoreClient:
             raise InvalidRequest(
                 f"{address} needs token=…, the content of the store's --token-file"
             )
+        if not isinstance(token, str):
+            raise InvalidRequest(
+                f"token is a {type(token).__name__}; give the text of the store's --token-file"
+            )
+        if tls is not None and not isinstance(tls, TlsFiles):
+            raise InvalidRequest(f"tls is a {type(tls).__name__}; give TlsFiles(cert, key, ca)")
         if tls is not None and not isinstance(target, TcpAddress):
             raise InvalidRequest(f"tls is given with {address}, which has none: leave it out")
         self.counters = ClientCounters()

@@ -52,7 +52,7 @@ class BlockJobs:
     ) -> Make:
         """`pending`: also blocks that a client still writes. `held` is of an earlier look-up of
         these. Keys beyond what one message holds are not asked for."""
-        pin_s = None if pin_s is None else check_timeout(pin_s)
+        pin_s = None if pin_s is None else check_timeout(pin_s, "pin_s")
         asked = keys[: self._most_keys()]
 
         def question(namespace: int, left_s: float) -> wire.LookupBlocks:
@@ -76,7 +76,7 @@ class BlockJobs:
         source: str,
         pin_s: float,
     ) -> Make:
-        pin_s = check_timeout(pin_s)
+        pin_s = check_timeout(pin_s, "pin_s")
         if not 0 <= first_block <= len(keys):
             raise InvalidRequest(
                 f"first_block is {first_block}; the prompt has {len(keys)} full blocks"
@@ -171,7 +171,7 @@ class BlockJobs:
         self, key: BlockKey, ttl_s: float, deadline_s: float, deliver: Deliver
     ) -> StoreHandle:
         """Submits the store of one request-scoped block."""
-        space = SpaceRequest([_request_key(key)], b"", request_ttl_s=check_timeout(ttl_s))
+        space = SpaceRequest([_request_key(key)], b"", request_ttl_s=check_timeout(ttl_s, "ttl_s"))
         return self._begin_store(space, 0, deadline_s, deliver)
 
     def _begin_store(

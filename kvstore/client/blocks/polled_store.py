@@ -161,7 +161,7 @@ class PolledBlockStore:
 
     def renew(self, ticket: Ticket | bytes, *, ttl_s: float = 10.0) -> None:
         """Pins for `ttl_s` seconds from now. Of one that had expired, the next load tells."""
-        self.jobs.desk.tell(wire.RenewTicket(_ticket_id(ticket), check_timeout(ttl_s)))
+        self.jobs.desk.tell(wire.RenewTicket(_ticket_id(ticket), check_timeout(ttl_s, "ttl_s")))
 
     def release(self, ticket: Ticket | bytes) -> None:
         """Ends the pin. The daemon refuses and counts a second release."""

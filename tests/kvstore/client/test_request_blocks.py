@@ -79,7 +79,7 @@ def test_wrong_arguments_name_what_is_wrong(kv: BlockStore) -> None:
     short, source = BlockKey(b"short"), "node-x/1/" + "00" * 16
     with pytest.raises(InvalidRequest, match=r"key of 5 bytes; give 16"):
         kv.begin_request_store(short, ttl_s=1.0, deadline_s=SECONDS)
-    with pytest.raises(InvalidRequest, match=r"timeout of 0"):
+    with pytest.raises(InvalidRequest, match=r"ttl_s of 0"):
         kv.begin_request_store(new_key(), ttl_s=0, deadline_s=SECONDS)
     with pytest.raises(InvalidRequest, match=r"key of 5 bytes"):
         kv.submit_fetch(TOKENS, source=source, request_block=short, deadline_s=SECONDS)

@@ -133,7 +133,7 @@ def test_arguments_out_of_bounds_are_named(client: StoreClient) -> None:
         ("replicas is 17", lambda: client.put("k", b"", replicas=17)),
         ("timeout of 0 ", lambda: client.get("k", timeout_s=0)),
         ("timeout of nan", lambda: client.get("k", timeout_s=float("nan"))),
-        ("timeout of -1", lambda: client.put("k", b"", ttl_s=-1)),
+        ("ttl_s of -1 seconds", lambda: client.put("k", b"", ttl_s=-1)),
         ("timeout of 1000", lambda: client.get("k", timeout_s=10**400)),
         ("soft_pin is 'x'", lambda: client.put("k", b"", soft_pin="x")),  # type: ignore[arg-type]  # wrong on purpose
         ("data is a ndarray", lambda: client.put("k", np.zeros(1, "M8[D]"))),
@@ -142,6 +142,20 @@ def test_arguments_out_of_bounds_are_named(client: StoreClient) -> None:
     for message, call in calls:
         with pytest.raises(InvalidRequest, match=message):
             call()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"token": b"secret"}, "token is a bytes; give the text"),
+        ({"token": "secret", "tls": ("a", "b", "c")}, "tls is a tuple; give TlsFiles"),
+        ({}, "needs token="),
+    ],
+)
+def test_what_connect_cannot_use_is_named(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named) as refused:
+        connect("tcp://127.0.0.1:1", **given)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("size", [10, INLINE_BYTES + 1])
