@@ -186,13 +186,22 @@ def test_r08_a_prefill_worker_that_stores_nothing_costs_a_recompute(
 
 
 def test_a_running_batch_does_not_wait_for_a_handoff(make_nodes: MakeNodes) -> None:
-    """Its blocks never come; the others decode on, and the hand-off ends at its deadline."""
-    nodes = make_nodes(handoff_timeout_s=1.0)
+    """Its blocks never come; the others decode on."""
+    nodes = make_nodes()
     decoding = nodes.decode.start(prompt(20), 40)
     receiver = nodes.receive(prompt(51, 1))
     assert receiver.reserved.wait(5.0)
     assert len(decoding.result().token_ids) == 40
     assert receiver.outputs.empty()
+    nodes.decode.engine.abort(receiver.id)
+    assert receiver.result().finish == "abort"
+    nodes.settle()
+
+
+def test_a_handoff_whose_blocks_never_come_ends_at_its_deadline(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(handoff_timeout_s=1.0)
+    receiver = nodes.receive(prompt(51, 1))
+    assert receiver.reserved.wait(5.0)
     with within(2.0):
         last = receiver.outputs.get(timeout=5.0)
     assert (last.finish, "within 1 s" in last.message) == ("error", True)
