@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cluster_process import MOONTIDE, SMALL, STOP_SECONDS, RunningCluster, clean_environment
+from ..cluster_process import (
+    MOONTIDE,
+    SMALL,
+    START_SECONDS,
+    STOP_SECONDS,
+    RunningCluster,
+    clean_environment,
+)
 from .networks import HERE, NODES, Networks, address
 from .rounds import LOST, OUTPUT_TOKENS, PATIENT_CONDUCTOR, Fault, Load, run_round
 
@@ -38,7 +45,7 @@ class TwoNetworks(RunningCluster):
             self._run(stack, ROLES[node], self._worker(node), self._networks.inside(node))
         self._run(stack, "conductor", ["conductor", "--listen", f"{HERE}:{CONDUCTOR}"], ())
         (self.folder / "state.json").write_text(json.dumps(self._describe()))
-        self.await_usable()
+        self.await_joined(START_SECONDS)  # their starts, which `moontide up` waits for, are in it
 
     def _store(self, node: int) -> list[str]:
         here = address(node)
