@@ -15,30 +15,28 @@ from moontide.kvstore import (
     Namespace,
     Shard,
     StoreClient,
-    kv_entry_id,
-    wire,
 )
 
-from ...store_process import StoreProcess
-from .helpers import NAMESPACE, TOKENS, Scribbler, check_prompt, layers_of, write_prompt
+from .helpers import NAMESPACE, TOKENS, check_prompt, layers_of, write_prompt
 
 
 def test_r05_a_prefix_ends_at_the_first_block_with_a_part_missing(
-    daemon: StoreProcess, client: StoreClient, kv: BlockStore
+    client: StoreClient, kv: BlockStore
 ) -> None:
     halves = [Shard(0, (0, 4), (0, 2)), Shard(0, (0, 4), (2, 4))]
-    with client.kv(NAMESPACE, shard=halves) as split:
-        write_prompt(split, TOKENS)
-        assert kv.lookup(TOKENS).num_tokens == split.lookup(TOKENS).num_tokens == 96
-        keys = kv.keys(TOKENS)
-        with Scribbler(daemon) as remover:
-            message = wire.Remove([kv_entry_id(keys[3], halves[1])])
-            assert remover.request(message).count == 1
+    with (
+        client.kv(NAMESPACE, shard=halves) as split,
+        client.kv(NAMESPACE, shard=halves[0]) as first,
+        client.kv(NAMESPACE, shard=halves[1]) as second,
+    ):
+        write_prompt(first, TOKENS)
+        write_prompt(second, TOKENS[:48])
+        write_prompt(second, TOKENS, first_block=4)
         assert kv.lookup(TOKENS).num_tokens == split.lookup(TOKENS).num_tokens == 48
-        with client.kv(NAMESPACE, shard=halves[0]) as first:
-            assert first.lookup(TOKENS).num_tokens == 96  # this part is complete
-        with client.kv(NAMESPACE, shard=halves[1]) as second:
-            assert second.lookup(TOKENS).num_tokens == 48
+        assert first.lookup(TOKENS).num_tokens == 96  # this part is complete
+        assert second.lookup(TOKENS).num_tokens == 48
+        write_prompt(second, TOKENS[:64], first_block=3)
+        assert kv.lookup(TOKENS).num_tokens == split.lookup(TOKENS).num_tokens == 96
 
 
 @pytest.mark.parametrize(("writers", "readers"), [(1, 1), (2, 1), (1, 4), (4, 2), (2, 4)])
