@@ -73,8 +73,8 @@ class FloorKeeper:
         self._write = write
         self._saving = asyncio.Lock()
         self._reading = asyncio.Lock()
-        self._saves: set[asyncio.Task[None]] = set()
-        self._sweeps: set[Sweep] = set()  # of what lies below floors that were raised since
+        self._saves: dict[asyncio.Task[None], None] = {}
+        self._sweeps: dict[Sweep, None] = {}  # of what lies below floors that were raised since
         self._poll: asyncio.Task[None] | None = None
         self._saved = _read(directory / _RECORD)
         self._floors = dict(self._saved.floors)
@@ -185,7 +185,7 @@ class FloorKeeper:
         for name, floor in news.items():
             sweep = retire(name)
             if sweep is not None:
-                self._sweeps.add(sweep)
+                self._sweeps[sweep] = None
             self._floors[name] = floor
             self._clear_disk(name)
             logger.info("floor_raised namespace=%s floor=%d", name[:16], floor)
@@ -201,7 +201,7 @@ class FloorKeeper:
         for sweep in tuple(self._sweeps):
             for _ in sweep:
                 await asyncio.sleep(0)  # let others have a turn
-            self._sweeps.discard(sweep)
+            self._sweeps.pop(sweep, None)
 
     def _clear_disk(self, namespace: str) -> None:
         """Without a tier it is left to the next start that has one."""
@@ -227,8 +227,8 @@ class FloorKeeper:
 
     def _save_soon(self) -> None:
         task = asyncio.get_running_loop().create_task(self._try_to_save())
-        self._saves.add(task)
-        task.add_done_callback(self._saves.discard)
+        self._saves[task] = None
+        task.add_done_callback(self._saves.pop)
 
     async def _try_to_save(self) -> None:
         """What fails the next poll tries again."""

@@ -18,7 +18,7 @@ class TaskGroup:
     """Tasks that nobody waits for until `close`, which cancels them and waits."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order they began
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -37,7 +37,7 @@ class TaskGroup:
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
@@ -45,9 +45,9 @@ class TaskGroup:
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
-            await asyncio.wait(set(self._tasks))
+            await asyncio.wait([*self._tasks])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if not task.cancelled() and task.exception() is not None:
             logger.error("peer_task_failed", exc_info=task.exception())

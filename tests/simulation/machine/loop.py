@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Coroutine
 from concurrent import futures
 from typing import Any
 
@@ -21,7 +22,23 @@ class Loop(asyncio.SelectorEventLoop):
         super().__init__(self._wakeable)
         self._handlers: dict[int, Callable[[], object]] = {}
         self._pool = Executor(files.scheduler, thread_name_prefix="pool")
+        self._tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], None]
+        self._tasks = weakref.WeakKeyDictionary()  # in the order of their making
         self.set_exception_handler(self._report)
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:  # type: ignore[override]  # all it is called with
+        task = super().create_task(coro, **named)
+        self._tasks[task] = None
+        return task
+
+    async def end_others(self) -> None:
+        """All tasks but the one that asks, as `asyncio.run` does at its end, but in the order of
+        their making: its own set has that of their addresses."""
+        asking = asyncio.current_task()
+        left = [task for task in self._tasks if task is not asking and not task.done()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def time(self) -> float:
         return self._scheduler.read_clock()

@@ -95,9 +95,16 @@ class World:
     def run_loop(self, process: Process, main: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """In a thread of the process: as `asyncio.run`."""
         loop = self._loops[process] = Loop(self.files)
+
+        async def whole() -> None:
+            try:
+                await main()
+            finally:
+                await loop.end_others()
+
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                runner.run(main())
+                runner.run(whole())
         finally:
             asyncio.set_event_loop(None)  # the real thread goes on to other worlds
 
