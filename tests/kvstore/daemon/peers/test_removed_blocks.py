@@ -130,7 +130,7 @@ def test_a_node_that_returns_gives_nothing_away_until_it_knows_what_was_removed(
         assert num_at(away, TOKENS) == 6
         for _ in range(20):
             assert kv.lookup(TOKENS).num_tokens == 5 * NAMESPACE.block_tokens
-            time.sleep(0.05)
+            time.sleep(0.05)  # for a second: long enough to be brought back by a lookup
         numbers.rmdir()
         readable.rename(numbers)
         wait_until(lambda: num_at(away, TOKENS) == 0, seconds=20.0)
